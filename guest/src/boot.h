@@ -1,0 +1,17 @@
+/* The first moments of a guest: from a fork of the keeper to a confined pid 1 on its own root. */
+#ifndef SANDLOT_BOOT_H
+#define SANDLOT_BOOT_H
+
+struct boot_plan {
+    int socket;           /* the guest's end */
+    int root;             /* detached mount of the assembled root */
+    int devices;          /* detached clone of the shared /dev */
+    const char *hostname;
+    const char *directory; /* runtime none: where the guest stands */
+};
+
+/* Both never return: they end in guest_serve, or tell the host why not. */
+_Noreturn void boot_confined(const struct boot_plan *plan);
+_Noreturn void boot_plain(const struct boot_plan *plan);
+
+#endif

@@ -1,0 +1,40 @@
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <string.h>
+
+#include "filter.h"
+#include "guest.h"
+#include "keeper.h"
+#include "wire.h"
+
+/* The command line of pid 1 can be read inside a session: it must say nothing about the host. */
+static void scrub(int argc, char **argv) {
+    char *end = argv[argc - 1] + strlen(argv[argc - 1]);
+    memset(argv[0], 0, (size_t)(end - argv[0]));
+    snprintf(argv[0], (size_t)(end - argv[0]) + 1, "sandlot");
+}
+
+static int print_filter(void) {
+    struct sock_filter program[FILTER_LENGTH_MAX];
+    int count = filter_build(program);
+    for (int i = 0; i < count; i++)
+        printf("%u %u %u %u\n", program[i].code, program[i].jt, program[i].jf, program[i].k);
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    const char *verb = argc == 2 ? argv[1] : "";
+    if (strcmp(verb, "true") == 0) return 0; /* the yardstick of the benchmark */
+    if (strcmp(verb, "version") == 0) return printf("keeper %d wire %d\n", KEEPER_VERSION, WIRE_VERSION) < 0;
+    if (strcmp(verb, "filter") == 0) return print_filter();
+    if (strcmp(verb, "guest") == 0) {
+        scrub(argc, argv);
+        guest_serve(0, true);
+    }
+    if (strcmp(verb, "keeper") == 0) {
+        scrub(argc, argv);
+        return keeper_run();
+    }
+    fprintf(stderr, "usage: sandlot-keeper keeper | guest | filter | version | true\n");
+    return 2;
+}

@@ -1,0 +1,281 @@
+#define _GNU_SOURCE
+#include "root.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/fsuid.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include "kernel.h"
+
+enum { TEXT_BYTES = 512, LAYERS_MAX = 500 };
+
+static char problem[TEXT_BYTES];
+
+const char *root_error(void) { return problem; }
+
+static int failed(const char *what) {
+    int saved = errno;
+    snprintf(problem, sizeof problem, "%s", what);
+    errno = saved;
+    return -1;
+}
+
+uint32_t range_first_id(int range) { return (uint32_t)DISK_FIRST_ID + (uint32_t)RANGE_IDS * (uint32_t)(range + 1); }
+
+/* ---- user namespaces that only carry an id map ----------------------------------------------------------------- */
+
+struct range_maps {
+    int template_map; /* 0.. on disk -> the session's range */
+    int volume_map;   /* canonical range on disk -> the session's range; 0 -> 0, or the kernel cannot make the work directory */
+};
+
+static struct range_maps *maps;
+static int maps_count;
+
+static int write_map(pid_t pid, const char *file, const char *text) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, file);
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0) return -1;
+    ssize_t wrote = write(fd, text, strlen(text));
+    close(fd);
+    return wrote == (ssize_t)strlen(text) ? 0 : -1;
+}
+
+static int write_maps(pid_t pid, const char *text) {
+    return write_map(pid, "uid_map", text) == 0 && write_map(pid, "gid_map", text) == 0 ? 0 : -1;
+}
+
+static int rest(void *unused) {
+    (void)unused;
+    for (;;) pause();
+    return 0;
+}
+
+/* A namespace needs a process only while it is made. It shares our memory, so it costs no page tables. */
+static int make_map(const char *text) {
+    static char stack[16384] __attribute__((aligned(16)));
+    int pidfd = -1, fd = -1;
+    pid_t pid = clone(rest, stack + sizeof stack, CLONE_NEWUSER | CLONE_VM | CLONE_PIDFD | SIGCHLD, NULL, &pidfd);
+    if (pid < 0) return failed("create an id map");
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/ns/user", (int)pid);
+    if (write_maps(pid, text) < 0 || (fd = open(path, O_RDONLY | O_CLOEXEC)) < 0) failed("write an id map");
+    int saved = errno;
+    sys_pidfd_send_signal(pidfd, SIGKILL);
+    /* The stack is reused: the process must be gone before we return. */
+    siginfo_t info;
+    waitid(P_PIDFD, (id_t)pidfd, &info, WEXITED);
+    close(pidfd);
+    errno = saved;
+    return fd;
+}
+
+static const struct range_maps *range_maps(int range) {
+    if (range >= maps_count) {
+        int wanted = range + 64;
+        struct range_maps *grown = realloc(maps, (size_t)wanted * sizeof *grown);
+        if (grown == NULL) return NULL;
+        maps = grown;
+        for (; maps_count < wanted; maps_count++) maps[maps_count] = (struct range_maps){-1, -1};
+    }
+    struct range_maps *entry = &maps[range];
+    char text[128];
+    if (entry->template_map < 0) {
+        snprintf(text, sizeof text, "0 %u %d\n", range_first_id(range), RANGE_IDS);
+        if ((entry->template_map = make_map(text)) < 0) return NULL;
+    }
+    if (entry->volume_map < 0) {
+        snprintf(text, sizeof text, "0 0 1\n%d %u %d\n", DISK_FIRST_ID, range_first_id(range), RANGE_IDS);
+        if ((entry->volume_map = make_map(text)) < 0) return NULL;
+    }
+    return entry;
+}
+
+int root_map_ids(pid_t pid, int range) {
+    char text[64];
+    snprintf(text, sizeof text, "0 %u %d\n", range_first_id(range), RANGE_IDS);
+    return write_maps(pid, text);
+}
+
+/* ---- assembling ------------------------------------------------------------------------------------------------ */
+
+/* A detached clone of one directory, seen through an id map. */
+static int mapped_clone(int data, const char *path, int map) {
+    int fd = sys_open_tree(data, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+    if (fd < 0) return failed("open a layer");
+    struct mount_attr attributes = {
+        .attr_set = MOUNT_ATTR_IDMAP | MOUNT_ATTR_NODEV,
+        .propagation = MS_PRIVATE,
+        .userns_fd = (uint64_t)map,
+    };
+    if (sys_mount_setattr(fd, "", AT_EMPTY_PATH, &attributes) < 0) {
+        failed("id-map a layer");
+        int saved = errno;
+        close(fd);
+        errno = saved;
+        return -1;
+    }
+    return fd;
+}
+
+/* The kernel's own words, if it has any. */
+static int overlay_failed(int context, const char *what) {
+    int saved = errno;
+    char words[256];
+    ssize_t got = read(context, words, sizeof words - 1);
+    words[got > 0 ? got : 0] = 0;
+    words[strcspn(words, "\n")] = 0;
+    snprintf(problem, sizeof problem, "%s%s%s", what, *words ? ": " : "", words);
+    errno = saved;
+    return -1;
+}
+
+/* Clones must stay open until the overlay is made: closing a detached mount dissolves it. */
+struct layers {
+    int fds[LAYERS_MAX];
+    int count;
+};
+
+static int keep_open(struct layers *layers, int fd) {
+    if (fd >= 0) layers->fds[layers->count++] = fd;
+    return fd;
+}
+
+static int add_lower(int context, struct layers *layers, int data, const char *path, int map) {
+    int fd = keep_open(layers, mapped_clone(data, path, map));
+    if (fd < 0) return -1;
+    if (sys_fsconfig(context, FSCONFIG_SET_FD, "lowerdir+", NULL, fd) < 0) return overlay_failed(context, "add a layer");
+    return 0;
+}
+
+static int add_upper(int context, struct layers *layers, int data, const char *path, int map) {
+    int volume = keep_open(layers, mapped_clone(data, path, map));
+    if (volume < 0) return -1;
+    int upper = keep_open(layers, openat(volume, "u", O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    int work = keep_open(layers, openat(volume, "w", O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (upper < 0 || work < 0) return failed("open the volume");
+    if (sys_fsconfig(context, FSCONFIG_SET_FD, "upperdir", NULL, upper) < 0 ||
+        sys_fsconfig(context, FSCONFIG_SET_FD, "workdir", NULL, work) < 0)
+        return overlay_failed(context, "add the volume");
+    return 0;
+}
+
+static int configure(int context, struct layers *layers, int data, const struct root_plan *plan) {
+    static const char *const options[][2] = {{"redirect_dir", "on"}, {"metacopy", "on"}, {"source", "sandlot"}};
+    const struct range_maps *range = range_maps(plan->range);
+    if (range == NULL) return -1;
+    if (plan->layer_count > LAYERS_MAX - 4) {
+        errno = E2BIG;
+        return failed("too many layers");
+    }
+    for (int i = 0; i < plan->layer_count; i++)
+        if (add_lower(context, layers, data, plan->layers[i], range->volume_map) < 0) return -1;
+    if (add_lower(context, layers, data, plan->template_path, range->template_map) < 0) return -1;
+    if (add_upper(context, layers, data, plan->volume_path, range->volume_map) < 0) return -1;
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+        if (sys_fsconfig(context, FSCONFIG_SET_STRING, options[i][0], options[i][1], 0) < 0)
+            return overlay_failed(context, options[i][0]);
+    if (sys_fsconfig(context, FSCONFIG_CMD_CREATE, NULL, NULL, 0) < 0) return overlay_failed(context, "mount overlay");
+    return 0;
+}
+
+/* The kernel mounts an overlay read-only without a word when the id map or the space is wrong. */
+static int test_write(int root, int range) {
+    uid_t id = range_first_id(range);
+    setfsgid(id);
+    setfsuid(id);
+    int fd = openat(root, ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
+    int saved = errno;
+    setfsuid(0);
+    setfsgid(0);
+    if (fd >= 0) close(fd);
+    errno = saved;
+    return fd >= 0 ? 0 : failed("test write");
+}
+
+int root_assemble(int data, const struct root_plan *plan) {
+    problem[0] = 0;
+    int context = sys_fsopen("overlay", FSOPEN_CLOEXEC);
+    if (context < 0) return failed("overlay filesystem");
+    int root = -1;
+    struct layers layers = {.count = 0};
+    if (configure(context, &layers, data, plan) == 0) {
+        root = sys_fsmount(context, FSMOUNT_CLOEXEC, MOUNT_ATTR_NODEV);
+        if (root < 0) overlay_failed(context, "make the mount");
+        else if (test_write(root, plan->range) < 0) {
+            int saved = errno;
+            close(root);
+            errno = saved;
+            root = -1;
+        }
+    }
+    int saved = errno;
+    for (int i = 0; i < layers.count; i++) close(layers.fds[i]);
+    close(context);
+    errno = saved;
+    return root;
+}
+
+/* ---- swapping -------------------------------------------------------------------------------------------------- */
+
+static int carry_over(const char *name, int new_root) {
+    char path[16];
+    snprintf(path, sizeof path, "/%s", name);
+    if (mkdirat(new_root, name, 0755) < 0 && errno != EEXIST) return failed("make a mount point");
+    int tree = sys_open_tree(AT_FDCWD, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE);
+    if (tree < 0) return failed("take a mount along");
+    int result = sys_move_mount(tree, "", new_root, name, MOVE_MOUNT_F_EMPTY_PATH);
+    if (result < 0) failed("attach a mount");
+    int saved = errno;
+    close(tree);
+    errno = saved;
+    return result;
+}
+
+/* Stands in the guest's mount namespace, with its root as ours. */
+static int swap_inside(int new_root, int *old) {
+    if ((*old = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC)) < 0) return failed("open the old root");
+    if (sys_move_mount(new_root, "", AT_FDCWD, "/", MOVE_MOUNT_F_EMPTY_PATH) < 0) return failed("attach the new root");
+    /* "/" is still the old root for us: its /proc and /dev are the ones to take along. */
+    if (carry_over("proc", new_root) < 0 || carry_over("dev", new_root) < 0) {
+        int saved = errno;
+        if (fchdir(new_root) == 0) umount2(".", MNT_DETACH);
+        errno = saved;
+        return -1;
+    }
+    if (fchdir(new_root) < 0 || sys_pivot_root(".", ".") < 0) return failed("pivot_root");
+    if (umount2(".", MNT_DETACH) < 0) return failed("leave the old root");
+    return 0;
+}
+
+int root_swap(int pidfd, int new_root, int *old) {
+    problem[0] = 0;
+    *old = -1;
+    int home = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
+    int cwd = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (home < 0 || cwd < 0) return failed("remember where we stand");
+    int result = -1, saved;
+    if (setns(pidfd, CLONE_NEWNS) < 0) {
+        failed("enter the mount namespace");
+    } else {
+        result = swap_inside(new_root, old);
+        saved = errno;
+        /* A keeper that cannot come home must not go on: it would act on the guest's tree. */
+        if (setns(home, CLONE_NEWNS) < 0 || fchdir(cwd) < 0) abort();
+        errno = saved;
+    }
+    saved = errno;
+    close(home);
+    close(cwd);
+    errno = saved;
+    return result;
+}

@@ -1,0 +1,34 @@
+/* Assembles a session's root and swaps it under a living guest. One way for every storage. */
+#ifndef SANDLOT_ROOT_H
+#define SANDLOT_ROOT_H
+
+#include <stdint.h>
+#include <sys/types.h>
+
+/* Files that sessions write carry ids of one canonical range on disk; each session sees them through its own. */
+enum { DISK_FIRST_ID = 1 << 28, RANGE_IDS = 65536, RANGES_MAX = 28000 };
+
+struct root_plan {
+    const char *template_path; /* owned by real ids 0..65535 */
+    const char *volume_path;   /* holds u/ and w/ */
+    char **layers;             /* older uppers, newest first, in canonical ids */
+    int layer_count;
+    int range;                 /* index of the session's id range */
+};
+
+uint32_t range_first_id(int range);
+
+/* Opens paths below `data`, or absolute ones. Returns a detached mount of the merged root, or -1 with errno; then
+ * root_error() says what went wrong. */
+int root_assemble(int data, const struct root_plan *plan);
+const char *root_error(void);
+
+/* Writes the id maps of a process that was cloned into a new user namespace. Returns 0 or -1. */
+int root_map_ids(pid_t pid, int range);
+
+/* Replaces the root of the guest behind `pidfd`. Every process that stands on the old root stands on the new one
+ * afterwards. Gives the old root as an O_PATH descriptor in `old`, to be closed where nobody waits: the last
+ * reference syncs the disk. Returns 0 or -1 with errno. */
+int root_swap(int pidfd, int new_root, int *old);
+
+#endif

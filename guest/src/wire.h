@@ -1,0 +1,118 @@
+/* The wire between a host and a guest, version 1. docs/protocol.md is the prose of this file.
+ *
+ * Both ends hold one AF_UNIX SOCK_SEQPACKET socketpair. A message is one or more whole frames, so a reader that
+ * dies never leaves half a frame behind. All integers are little-endian.
+ */
+#ifndef SANDLOT_WIRE_H
+#define SANDLOT_WIRE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    WIRE_VERSION = 1,
+    HEADER_BYTES = 16,
+    MESSAGE_BYTES_MAX = 256 * 1024,
+    DATA_BYTES_MAX = 64 * 1024,
+    NONCE_BYTES = 16,
+    TAG_BYTES_MAX = 4096,
+    ARGUMENTS_MAX = 4096,
+    RLIMITS_MAX = 16,
+};
+
+/* Host to guest. */
+enum {
+    FRAME_RESUME = 1,    /* nonce, u32 version */
+    FRAME_SPAWN = 2,     /* see struct spawn_request */
+    FRAME_STDIN = 3,     /* u64 offset, bytes */
+    FRAME_STDIN_END = 4, /* empty */
+    FRAME_SIGNAL = 5,    /* u32 signal, u32 scope */
+    FRAME_RESIZE = 6,    /* u16 rows, u16 columns */
+    FRAME_ACK = 7,       /* flags = stream, u64 offset: the host keeps everything before it */
+    FRAME_DISCARD = 8,   /* flags = stream: read on, count, keep nothing */
+    FRAME_RELEASE = 9,   /* forget a finished process */
+    FRAME_PING = 10,     /* u64 token */
+};
+
+/* Guest to host. */
+enum {
+    FRAME_WELCOME = 65,     /* nonce, u32 version, u32 processes */
+    FRAME_PROCESS = 66,     /* one known process, between WELCOME and SYNCED */
+    FRAME_SYNCED = 67,      /* nonce */
+    FRAME_STARTED = 68,     /* u32 pid */
+    FRAME_FAILED = 69,      /* u32 errno, u32 stage */
+    FRAME_DATA = 70,        /* flags = stream, u64 offset, bytes */
+    FRAME_EXIT = 71,        /* i32 code, u32 signal, u64 user_us, u64 system_us, u64 rss_kb, u64 stdout_total, u64 stderr_total */
+    FRAME_STDIN_ACK = 72,   /* u64 offset, u32 closed */
+    FRAME_PONG = 73,        /* u64 token */
+    FRAME_BROKEN = 74,      /* u32 reason: a message of the host was refused whole */
+    FRAME_BOOT_FAILED = 75, /* u32 errno, text: the stage */
+};
+
+enum { STREAM_STDOUT = 0, STREAM_STDERR = 1, STREAMS = 2 };
+enum { SCOPE_GROUP = 0, SCOPE_TREE = 1, SCOPE_PROCESS = 2 };
+enum { SPAWN_PTY = 1, SPAWN_STDIN = 2, SPAWN_FLAGS = SPAWN_PTY | SPAWN_STDIN };
+
+/* Where a spawn failed. */
+enum {
+    STAGE_DUPLICATE = 1,
+    STAGE_TOO_MANY = 2,
+    STAGE_RESOURCES = 3,
+    STAGE_USER = 4,
+    STAGE_RLIMIT = 5,
+    STAGE_CWD = 6,
+    STAGE_EXEC = 7,
+    STAGE_PTY = 8,
+};
+
+enum { PROCESS_STARTED = 1, PROCESS_EXITED = 2, PROCESS_FAILED = 4, PROCESS_STDIN_CLOSED = 8 };
+
+struct frame {
+    uint8_t type;
+    uint8_t flags;
+    uint64_t id;
+    const uint8_t *payload;
+    uint32_t length;
+};
+
+struct rlimit_request {
+    uint32_t resource;
+    uint64_t soft;
+    uint64_t hard;
+};
+
+/* Payload of SPAWN: u32 flags, u16 rows, u16 columns, u32 argc, u32 envc, u32 rlimits, u32 tag_length,
+ * rlimits x (u32 resource, u64 soft, u64 hard), tag, then exactly 2 + argc + envc strings, each ended by a zero
+ * byte: user, cwd, arguments, environment. */
+struct spawn_request {
+    uint32_t flags;
+    uint16_t rows, columns;
+    uint32_t argc, envc;
+    uint32_t rlimit_count;
+    struct rlimit_request rlimits[RLIMITS_MAX];
+    const uint8_t *tag;
+    uint32_t tag_length;
+    const char *user;
+    const char *cwd;
+    char **argv; /* argc + 1 */
+    char **envp; /* envc + ENVP_SPARE + 1 */
+};
+
+enum { ENVP_SPARE = 5 };
+
+/* Takes the next frame of a message. Returns 1 with the frame, 0 at the end, -1 when the message is malformed. */
+int frame_next(const uint8_t *message, size_t length, size_t *position, struct frame *out);
+
+/* Reads a SPAWN payload in place. The strings stay in the payload; `slots` receives the two pointer arrays and must
+ * hold SPAWN_SLOTS pointers. Returns 0, or -1 when the payload is malformed. */
+enum { SPAWN_SLOTS = 2 * ARGUMENTS_MAX + ENVP_SPARE + 2 };
+int spawn_parse(uint8_t *payload, uint32_t length, struct spawn_request *out, char **slots);
+
+uint16_t get_u16(const uint8_t *p);
+uint32_t get_u32(const uint8_t *p);
+uint64_t get_u64(const uint8_t *p);
+uint8_t *put_u32(uint8_t *p, uint32_t v);
+uint8_t *put_u64(uint8_t *p, uint64_t v);
+uint8_t *put_header(uint8_t *p, uint8_t type, uint8_t flags, uint64_t id, uint32_t length);
+
+#endif

@@ -1,0 +1,150 @@
+"""How a session's processes are contained, and the small program inside that starts them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from sandlot.contracts.storage import Volume
+from sandlot.model import CallResult, Capability, Probe, Stream, TerminalSize
+
+
+@dataclass(frozen=True, slots=True)
+class StartPlan:
+    """What a runtime needs to start a guest. A guest has the name of its volume."""
+
+    volume: Volume
+    template: Path | None  # root of the template; None for runtimes without a root of their own
+    range: int  # which range of ids is the session's own
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnPlan:
+    """What a guest needs to start a program. All strings are final: nothing is looked up on the host."""
+
+    argv: Sequence[str]
+    cwd: str
+    envs: Mapping[str, str]
+    user: str  # empty: as the guest itself
+    stdin: bool = False
+    terminal: TerminalSize | None = None
+    tag: bytes = b""  # kept by the guest and given back after a restart of the host
+
+
+class ProcessSink(Protocol):
+    """Who hears of a process. Called on the event loop, in order; must not block."""
+
+    def on_started(self, pid: int) -> None: ...
+
+    def on_output(self, stream: Stream, offset: int, data: bytes) -> None:
+        """Bytes arrive in order; after a restart some arrive again, with their old offsets."""
+        ...
+
+    def on_stdin_taken(self, offset: int, closed: bool) -> None: ...
+
+    def on_failed(self, error: int, stage: str) -> None:
+        """The program could not be started."""
+        ...
+
+    def on_exit(self, ended: CallResult) -> None:
+        """All output has been given before."""
+        ...
+
+    def on_lost(self, reason: str) -> None:
+        """The guest is gone, and the process with it."""
+        ...
+
+
+class GuestProcess(Protocol):
+    """One program in a guest."""
+
+    def acknowledge(self, stream: Stream, offset: int) -> None:
+        """The host keeps all before the offset; the guest may forget it and go on reading."""
+        ...
+
+    def discard(self, stream: Stream) -> None:
+        """Count what comes, keep and send nothing."""
+        ...
+
+    def release(self) -> None:
+        """The end of the process is recorded; the guest may forget it."""
+        ...
+
+    def write_stdin(self, offset: int, data: bytes) -> None: ...
+
+    def close_stdin(self) -> None: ...
+
+    def signal(self, number: int, *, tree: bool = False) -> None: ...
+
+    def resize(self, size: TerminalSize) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class KnownProcess:
+    """A process that a guest remembers from before."""
+
+    process_id: int
+    pid: int
+    kept_from: Mapping[Stream, int]  # first offset that the guest still has
+    stdin_taken: int
+    tag: bytes = field(repr=False)
+
+
+class Guest(Protocol):
+    """The guest of one session, alive."""
+
+    pid: int  # on the host
+
+    def spawn(self, process_id: int, plan: SpawnPlan, sink: ProcessSink) -> GuestProcess:
+        """Start a program. Ids are the caller's and never repeat within a session. Raises LimitReached, Unavailable."""
+        ...
+
+    def adopt(self, known: KnownProcess, sink: ProcessSink) -> GuestProcess:
+        """Hear of a process from before, from what the guest still has on."""
+        ...
+
+    async def known(self) -> Sequence[KnownProcess]:
+        """Resynchronise: what the guest remembers. Raises DeadlineExceeded, Unavailable."""
+        ...
+
+    def begin(self) -> None:
+        """Let the news flow that were held back since `known`."""
+        ...
+
+    def close(self) -> None:
+        """Stop listening; the guest lives on."""
+        ...
+
+
+class Runtime(Protocol):
+    name: str
+    capabilities: frozenset[Capability]
+
+    async def probe(self) -> Probe: ...
+
+    def workspace(self, volume: Volume) -> str:
+        """The path of the workspace as commands see it."""
+        ...
+
+    async def start(self, plan: StartPlan, on_end: Callable[[str], None]) -> Guest:
+        """Start a guest and wait until it answers. `on_end` is called once, when it is gone.
+
+        Raises Unavailable, DeadlineExceeded, CapabilityNotSupported.
+        """
+        ...
+
+    async def find(self, name: str, on_end: Callable[[str], None]) -> Guest | None:
+        """The guest of an earlier process of ours, or None when it is gone."""
+        ...
+
+    async def names(self) -> Sequence[str]:
+        """The names of all guests that are alive, known to the journal or not."""
+        ...
+
+    async def swap(self, plan: StartPlan) -> None:
+        """Put a living guest on another root. Raises Unavailable, CapabilityNotSupported."""
+        ...
+
+    async def stop(self, name: str) -> None:
+        """End a guest and all in it; one that is gone is fine. Raises DeadlineExceeded."""
+        ...

@@ -1,0 +1,392 @@
+"""One call while it lives: hears the guest, keeps the output, enforces time and size, tells everyone who listens."""
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sandlot.contracts.runtime import GuestProcess
+from sandlot.host.output import OutputLog
+from sandlot.model import (
+    CallEvent,
+    CallRequest,
+    CallResult,
+    CallStarted,
+    CallState,
+    InvalidArgument,
+    InvalidState,
+    LimitHit,
+    Stream,
+    TerminalSize,
+    Unavailable,
+    limits,
+)
+
+SPILL_BYTES = 256 * 1024  # output beyond this goes to a file, and only then the guest may forget it
+INLINE_BYTES = 16 * 1024  # shorter output is kept in the journal itself
+STDIN_CREDIT = 64 * 1024
+_STDIN_PIECE = 32 * 1024
+_EXIT_TIMEOUT = 124
+_EXIT_NOT_RUN = 126
+_EXIT_NOT_FOUND = 127
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """What is known of a call from the first moment. The guest keeps it too, so an engine that comes later knows it."""
+
+    session_id: str
+    process_id: int
+    call_id: str
+    argv: tuple[str, ...]
+    started: float
+    timeout_s: float | None
+    output_bytes_max: int
+    stdin: bool
+    terminal: bool
+
+    @classmethod
+    def of(cls, request: CallRequest, process_id: int, call_id: str) -> "Ticket":
+        return cls(
+            session_id=request.session_id,
+            process_id=process_id,
+            call_id=call_id,
+            argv=request.argv,
+            started=time.time(),
+            timeout_s=request.timeout_s,
+            output_bytes_max=request.output_bytes_max,
+            stdin=request.stdin,
+            terminal=request.terminal is not None,
+        )
+
+    def to_tag(self) -> bytes:
+        head = [self.call_id, self.started, self.timeout_s, self.output_bytes_max, self.stdin, self.terminal]
+        tag = json.dumps([*head, list(self.argv)]).encode()
+        # A long command line is cut: the journal has it whole.
+        return tag if len(tag) <= 2048 else json.dumps([*head, [self.argv[0][:256], "…"]]).encode()
+
+    @classmethod
+    def from_tag(cls, session_id: str, process_id: int, tag: bytes) -> "Ticket":
+        call_id, started, timeout_s, output_max, stdin, terminal, argv = json.loads(tag)
+        return cls(session_id, process_id, call_id, tuple(argv), started, timeout_s, output_max, stdin, terminal)
+
+
+class LiveCall:
+    """A ProcessSink. Its readers come and go; it ends when its result is recorded."""
+
+    def __init__(
+        self,
+        ticket: Ticket,
+        path: Path,
+        record: Callable[["LiveCall", CallResult, bytes | None, Callable[[], None]], None],
+        wedged: Callable[[str], None],
+    ) -> None:
+        self.ticket = ticket
+        self.log = OutputLog(path)
+        self.pid: int | None = None
+        self.result: CallResult | None = None
+        self.lost: str | None = None
+        self.refused: InvalidArgument | None = None
+        self._record = record
+        self._wedged = wedged
+        self._process: GuestProcess | None = None
+        self._loop = asyncio.get_running_loop()
+        self._listeners: list[asyncio.Future[None]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._spill: asyncio.Task[None] | None = None
+        self._ended: CallResult | None = None
+        self._began = time.perf_counter()
+        self._timed_out = False
+        self._discarding = False
+        self._stdin_sent = 0
+        self._stdin_taken = 0
+        self._stdin_closed = not (ticket.stdin or ticket.terminal)
+
+    def begin(self, process: GuestProcess) -> None:
+        self._process = process
+        if self.ticket.timeout_s is not None:
+            left = self.ticket.started + self.ticket.timeout_s - time.time()
+            self._timer = self._loop.call_later(max(0.0, left), self._time_out)
+
+    def resume(self, process: GuestProcess, stdin_taken: int) -> None:
+        """After a restart of the engine: go on where the log ends."""
+        self.log.restore()
+        self._stdin_sent = self._stdin_taken = stdin_taken
+        self.begin(process)
+        for stream, offset in self.log.written.items():
+            process.acknowledge(stream, offset)
+
+    # ---- what the guest says -----------------------------------------------------------------------------------
+
+    def on_started(self, pid: int) -> None:
+        self.pid = pid
+        self._wake()
+
+    def on_output(self, stream: Stream, offset: int, data: bytes) -> None:
+        known = self.log.totals[stream]
+        if self._discarding or offset + len(data) <= known:
+            return  # over the limit, or heard before the engine was restarted
+        if offset > known:
+            self._wedged(f"output of call {self.ticket.call_id} has a hole at byte {known}")
+            return
+        data = data[known - offset :]
+        room = self.ticket.output_bytes_max - self.log.size_bytes
+        if room > 0:
+            self.log.append(stream, data[:room])
+        if len(data) >= room:
+            self._discard()
+        if self.log.unwritten_bytes >= SPILL_BYTES and self._spill is None:
+            self._spill = self._loop.create_task(self._write_out(), name=f"spill {self.ticket.call_id}")
+        self._wake()
+
+    def on_stdin_taken(self, offset: int, closed: bool) -> None:
+        self._stdin_taken = max(self._stdin_taken, offset)
+        self._stdin_closed = self._stdin_closed or closed
+        self._wake()
+
+    def on_failed(self, error: int, stage: str) -> None:
+        words = os.strerror(error)
+        if stage in ("cwd", "user"):
+            what = "working directory" if stage == "cwd" else "user"
+            self.refused = InvalidArgument(f"the {what} of the call cannot be used: {words}", stage=stage)
+        code = _EXIT_NOT_FOUND if stage == "exec" and words == os.strerror(2) else _EXIT_NOT_RUN
+        self.on_exit(CallResult(call_id="", exit_code=code, reason=f"{stage}: {self.ticket.argv[0]}: {words}"))
+
+    def on_exit(self, ended: CallResult) -> None:
+        if self._timer:
+            self._timer.cancel()
+        kept = self.log.size_bytes
+        self._ended = replace(
+            ended,
+            call_id=self.ticket.call_id,
+            exit_code=_EXIT_TIMEOUT if self._timed_out else ended.exit_code,
+            limit=LimitHit.TIMEOUT if self._timed_out else None,
+            duration_s=time.perf_counter() - self._began,
+            truncated=ended.stdout_bytes + ended.stderr_bytes > kept,
+        )
+        self._stdin_closed = True
+        if self._spill is None:
+            self._finish()
+
+    def on_lost(self, reason: str) -> None:
+        if self._timer:
+            self._timer.cancel()
+        self.lost = reason
+        self.log.close()
+        self._wake()
+
+    # ---- output ------------------------------------------------------------------------------------------------
+
+    def _discard(self) -> None:
+        self._discarding = True
+        if self._process:
+            for stream in Stream:
+                self._process.discard(stream)
+
+    async def _write_out(self) -> None:
+        try:
+            while self.log.unwritten_bytes >= SPILL_BYTES:
+                await self._write_batch()
+        except OSError as error:
+            self._wedged(f"output of call {self.ticket.call_id} cannot be kept: {error.strerror}")
+        finally:
+            self._spill = None
+            if self._ended and self.lost is None:
+                self._finish()
+
+    async def _write_batch(self) -> None:
+        batch = self.log.take_unwritten()
+        await asyncio.to_thread(self.log.write, batch)
+        self.log.wrote(batch)
+        if self._process and self._ended is None:
+            for stream, offset in self.log.written.items():
+                self._process.acknowledge(stream, offset)
+
+    def _finish(self) -> None:
+        """Publish the result at once; the guest forgets the call when the record is safe."""
+        result = self._ended
+        assert result is not None
+        self.result = result
+        self._wake()
+        if self.log.spilled or self.log.size_bytes > INLINE_BYTES:
+            self._spill = self._loop.create_task(self._finish_file(result), name=f"finish {self.ticket.call_id}")
+        else:
+            self._record(self, result, self.log.records(), self._release)
+
+    async def _finish_file(self, result: CallResult) -> None:
+        try:
+            await self._write_batch()
+        except OSError as error:
+            self._wedged(f"output of call {self.ticket.call_id} cannot be kept: {error.strerror}")
+            return
+        self._record(self, result, None, self._release)
+
+    def _release(self) -> None:
+        self.log.close()
+        if self._process:
+            self._process.release()
+
+    # ---- time --------------------------------------------------------------------------------------------------
+
+    def _time_out(self) -> None:
+        self._timed_out = True
+        self.terminate()
+
+    def terminate(self) -> None:
+        """TERM, then KILL, to all that descends from the command; a guest that cannot do that is at fault itself."""
+        if self._process and self._ended is None and self.lost is None:
+            self._process.signal(signal.SIGTERM, tree=True)
+            self._timer = self._loop.call_later(limits.TERMINATE_GRACE_S, self.kill)
+
+    def kill(self) -> None:
+        if self._process and self._ended is None and self.lost is None:
+            self._process.signal(signal.SIGKILL, tree=True)
+            self._timer = self._loop.call_later(
+                limits.KILL_DEADLINE_S, self._wedged, f"call {self.ticket.call_id} could not be killed"
+            )
+
+    # ---- listeners ---------------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        listeners, self._listeners = self._listeners, []
+        for listener in listeners:
+            if not listener.done():
+                listener.set_result(None)
+
+    async def changed(self) -> None:
+        listener: asyncio.Future[None] = self._loop.create_future()
+        self._listeners.append(listener)
+        await listener
+
+    def check(self) -> None:
+        if self.lost is not None:
+            raise Unavailable(f"call {self.ticket.call_id} was lost: {self.lost}", call_id=self.ticket.call_id)
+        if self.refused is not None:
+            raise self.refused
+
+    async def wait(self) -> CallResult:
+        while self.result is None:
+            self.check()
+            await self.changed()
+        self.check()
+        return self.result
+
+    async def write_stdin(self, data: bytes) -> None:
+        if not (self.ticket.stdin or self.ticket.terminal):
+            raise InvalidState("the call has no standard input", next_step="start it with stdin=True")
+        view = memoryview(data)
+        while view and not self._stdin_closed:
+            self.check()
+            room = min(self._stdin_taken + STDIN_CREDIT - self._stdin_sent, _STDIN_PIECE, len(view))
+            if room <= 0:
+                await self.changed()
+                continue
+            assert self._process is not None
+            self._process.write_stdin(self._stdin_sent, bytes(view[:room]))
+            self._stdin_sent += room
+            view = view[room:]
+
+    def close_stdin(self) -> None:
+        if self._process and not self._stdin_closed:
+            self._process.close_stdin()
+
+    def signal(self, number: int) -> None:
+        if number not in signal.valid_signals():
+            raise InvalidArgument(f"{number} is not a signal")
+        if self._process and self._ended is None:
+            self._process.signal(number)
+
+    def resize(self, rows: int, columns: int) -> None:
+        size = TerminalSize(rows, columns)
+        if not self.ticket.terminal:
+            raise InvalidState("the call has no terminal", next_step="start it with a terminal size")
+        if self._process and self._ended is None:
+            self._process.resize(size)
+
+    @property
+    def state(self) -> CallState:
+        if self.lost is not None:
+            return CallState.LOST
+        return CallState.ENDED if self.result else CallState.RUNNING
+
+
+class LiveStream:
+    """One reader of a call, from its beginning."""
+
+    def __init__(self, live: LiveCall) -> None:
+        self._live = live
+
+    @property
+    def call_id(self) -> str:
+        return self._live.ticket.call_id
+
+    async def __aiter__(self) -> AsyncIterator[CallEvent]:
+        live, position, started = self._live, 0, False
+        while True:
+            if not started and live.pid is not None:
+                started = True
+                yield CallStarted(live.ticket.call_id, live.pid)
+            near = live.log.is_near(position)
+            found = live.log.read(position) if near else await asyncio.to_thread(live.log.read, position)
+            if found:
+                position = found.position
+                yield found.event
+            elif live.result is not None:
+                live.check()
+                yield live.result
+                return
+            else:
+                live.check()
+                await live.changed()
+
+    async def result(self) -> CallResult:
+        return await self._live.wait()
+
+    async def write_stdin(self, data: bytes) -> None:
+        await self._live.write_stdin(data)
+
+    async def close_stdin(self) -> None:
+        self._live.close_stdin()
+
+    async def signal(self, number: int) -> None:
+        self._live.signal(number)
+
+    async def resize(self, rows: int, columns: int) -> None:
+        self._live.resize(rows, columns)
+
+
+class RecordedStream:
+    """A call that ended before anyone looked; read from the journal and its file."""
+
+    def __init__(self, result: CallResult | None, log: OutputLog, call_id: str) -> None:
+        self._result = result
+        self._log = log
+        self.call_id = call_id
+
+    async def __aiter__(self) -> AsyncIterator[CallEvent]:
+        position = 0
+        while found := await asyncio.to_thread(self._log.read, position):
+            position = found.position
+            yield found.event
+        yield await self.result()
+
+    async def result(self) -> CallResult:
+        if self._result is None:
+            raise Unavailable(f"call {self.call_id} was lost with its guest", call_id=self.call_id)
+        return self._result
+
+    async def write_stdin(self, data: bytes) -> None:
+        del data  # it has ended: nobody reads
+
+    async def close_stdin(self) -> None:
+        return
+
+    async def signal(self, number: int) -> None:
+        del number
+
+    async def resize(self, rows: int, columns: int) -> None:
+        del rows, columns

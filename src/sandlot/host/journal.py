@@ -1,0 +1,316 @@
+"""What the engine remembers, in SQLite. One thread writes; everything that is acknowledged was committed first.
+
+State changes are committed with synchronous=FULL: they survive a power cut. Records of calls are committed with NORMAL:
+they survive the death of the process, and until they are committed the guest remembers the call itself.
+"""
+
+import asyncio
+import json
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sandlot.model import (
+    CallRecord,
+    CallResult,
+    CallState,
+    LimitHit,
+    SandlotError,
+    SessionState,
+    limits,
+)
+
+VERSION = 1
+_SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE sessions (
+    session_id TEXT PRIMARY KEY,
+    serial INTEGER NOT NULL UNIQUE,
+    state TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    volume TEXT NOT NULL UNIQUE,
+    id_range INTEGER NOT NULL UNIQUE,
+    storage TEXT NOT NULL,
+    runtime TEXT NOT NULL,
+    template TEXT NOT NULL,
+    template_path TEXT NOT NULL,
+    created REAL NOT NULL,
+    expires REAL NOT NULL,
+    request_id TEXT UNIQUE,
+    spec TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE calls (
+    session_id TEXT NOT NULL,
+    process_id INTEGER NOT NULL,
+    call_id TEXT NOT NULL,
+    state TEXT NOT NULL,
+    started REAL NOT NULL,
+    argv TEXT NOT NULL,
+    result TEXT,
+    output BLOB,
+    has_file INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (session_id, process_id)
+) WITHOUT ROWID;
+CREATE UNIQUE INDEX calls_by_name ON calls (session_id, call_id);
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRow:
+    session_id: str
+    serial: int  # grows with every session ever made: the order of lists
+    state: SessionState
+    reason: str
+    volume: str
+    id_range: int
+    storage: str
+    runtime: str
+    template: str
+    template_path: str
+    created: float
+    expires: float
+    request_id: str | None
+    spec: str  # labels, envs and user, as JSON
+
+
+@dataclass(frozen=True, slots=True)
+class CallRow:
+    process_id: int
+    record: CallRecord
+    output: bytes | None
+
+
+class JournalError(SandlotError):
+    code = "internal"
+
+
+_Work = Callable[[sqlite3.Connection], Any]
+_Done = Callable[[Any, BaseException | None], None]
+
+
+class Journal:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._work: queue.SimpleQueue[tuple[_Work, bool, _Done | None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="sandlot-journal", daemon=True)
+        self._loop = asyncio.get_running_loop()
+        self._opened: asyncio.Future[None] = self._loop.create_future()
+
+    async def open(self) -> None:
+        """Raises JournalError when the file is not ours or of a later version."""
+        self._thread.start()
+        await self._opened
+
+    async def close(self) -> None:
+        self._work.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    # ---- sessions ----------------------------------------------------------------------------------------------
+
+    async def sessions(self) -> list[SessionRow]:
+        def read(db: sqlite3.Connection) -> list[SessionRow]:
+            rows = db.execute("SELECT * FROM sessions ORDER BY serial")
+            names = tuple(SessionRow.__dataclass_fields__)
+            return [SessionRow(**{**dict(zip(names, row, strict=True)), "state": SessionState(row[2])}) for row in rows]
+
+        return await self._do(read)
+
+    async def add_session(self, row: SessionRow) -> None:
+        """Durable when it returns."""
+        values = [str(value) if isinstance(value, SessionState) else value for value in _values(row)]
+        marks = ",".join("?" * len(values))
+        await self._do(lambda db: db.execute(f"INSERT INTO sessions VALUES ({marks})", values), full=True)
+
+    async def set_state(self, session_id: str, state: SessionState, reason: str = "") -> None:
+        """Durable when it returns."""
+        sql = "UPDATE sessions SET state = ?, reason = ? WHERE session_id = ?"
+        await self._do(lambda db: db.execute(sql, (str(state), reason, session_id)), full=True)
+
+    async def remove_session(self, session_id: str) -> None:
+        def remove(db: sqlite3.Connection) -> None:
+            db.execute("DELETE FROM calls WHERE session_id = ?", (session_id,))
+            db.execute("DELETE FROM sessions WHERE session_id = ?", (session_id,))
+
+        await self._do(remove)
+
+    # ---- calls -------------------------------------------------------------------------------------------------
+
+    def call_started(self, session_id: str, process_id: int, call_id: str, started: float, argv: Iterable[str]) -> None:
+        """Not waited for: the guest knows of the call too."""
+        values = (session_id, process_id, call_id, str(CallState.RUNNING), started, json.dumps(list(argv)))
+        sql = "INSERT OR IGNORE INTO calls (session_id, process_id, call_id, state, started, argv) VALUES (?,?,?,?,?,?)"
+        self._work.put((lambda db: db.execute(sql, values), False, None))
+
+    def call_ended(
+        self, session_id: str, process_id: int, result: CallResult, output: bytes | None, done: Callable[[], None]
+    ) -> None:
+        """`output` None: it is in a file. `done` is called on the loop when the record is safe and the guest may
+        forget the call."""
+        sql = "UPDATE calls SET state = ?, result = ?, output = ?, has_file = ? WHERE session_id = ? AND process_id = ?"
+        ended = json.dumps(asdict(result))
+        values = (str(CallState.ENDED), ended, output, output is None, session_id, process_id)
+
+        def finish(_value: Any, error: BaseException | None) -> None:
+            if error is None:
+                done()
+
+        self._work.put((lambda db: db.execute(sql, values), False, finish))
+
+    async def calls_lost(self, session_id: str, alive: tuple[int, ...] = ()) -> None:
+        """All calls of the session that have not ended, but those alive, are gone with their guest."""
+        marks = ",".join("?" * len(alive))
+        sql = f"UPDATE calls SET state = ? WHERE session_id = ? AND state = ? AND process_id NOT IN ({marks})"
+        values = (str(CallState.LOST), session_id, str(CallState.RUNNING), *alive)
+        await self._do(lambda db: db.execute(sql, values))
+
+    async def calls(self, session_id: str) -> list[CallRow]:
+        sql = (
+            "SELECT process_id, call_id, state, started, argv, result, NULL FROM calls WHERE session_id = ? ORDER BY 1"
+        )
+        return await self._do(lambda db: [_call(session_id, row) for row in db.execute(sql, (session_id,))])
+
+    async def find_call(self, session_id: str, call_id: str) -> CallRow | None:
+        sql = "SELECT process_id, call_id, state, started, argv, result, output FROM calls WHERE session_id = ? AND call_id = ?"
+
+        def find(db: sqlite3.Connection) -> CallRow | None:
+            row = db.execute(sql, (session_id, call_id)).fetchone()
+            return _call(session_id, row) if row else None
+
+        return await self._do(find)
+
+    async def last_process_id(self, session_id: str) -> int:
+        sql = "SELECT coalesce(max(process_id), 0) FROM calls WHERE session_id = ?"
+        return await self._do(lambda db: db.execute(sql, (session_id,)).fetchone()[0])
+
+    async def prune_outputs(self, session_id: str) -> list[int]:
+        """Forget the output of old calls; gives the process ids whose files may go too."""
+        newest = "SELECT process_id FROM calls WHERE session_id = ? ORDER BY process_id DESC LIMIT 1 OFFSET ?"
+        old = "session_id = ? AND process_id <= ? AND state != 'running'"
+
+        def prune(db: sqlite3.Connection) -> list[int]:
+            edge = db.execute(newest, (session_id, limits.CALLS_KEPT)).fetchone()
+            if edge is None:
+                return []
+            values = (session_id, edge[0])
+            files = [row[0] for row in db.execute(f"SELECT process_id FROM calls WHERE {old} AND has_file", values)]
+            sql = f"UPDATE calls SET output = NULL, has_file = 0 WHERE {old} AND (has_file OR output IS NOT NULL)"
+            db.execute(sql, values)
+            return files
+
+        return await self._do(prune)
+
+    # ---- the thread --------------------------------------------------------------------------------------------
+
+    async def _do(self, work: _Work, *, full: bool = False) -> Any:
+        future: asyncio.Future[Any] = self._loop.create_future()
+
+        def done(value: Any, error: BaseException | None) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(value)
+            else:
+                future.set_exception(error)
+
+        self._work.put((work, full, done))
+        return await future
+
+    def _tell(self, callback: Callable[..., None], *values: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback, *values)
+        except RuntimeError:
+            pass  # the loop is closed: nobody waits any more
+
+    def _run(self) -> None:
+        try:
+            db = _open(self._path)
+        except (sqlite3.Error, JournalError) as error:
+            wrapped = error if isinstance(error, JournalError) else JournalError(f"journal {self._path}: {error}")
+            self._tell(self._opened.set_exception, wrapped)
+            return
+        self._tell(self._opened.set_result, None)
+        while self._batch(db):
+            pass
+        db.close()
+
+    def _batch(self, db: sqlite3.Connection) -> bool:
+        """One transaction for all that has come together meanwhile. Returns False at the end."""
+        items = [self._work.get()]
+        while items[-1] is not None and len(items) < 64:
+            try:
+                items.append(self._work.get_nowait())
+            except queue.Empty:
+                break
+        todo = [item for item in items if item is not None]
+        full = any(item[1] for item in todo)
+        results: list[tuple[_Done | None, Any, BaseException | None]] = []
+        try:
+            db.execute(f"PRAGMA synchronous = {'FULL' if full else 'NORMAL'}")
+            db.execute("BEGIN IMMEDIATE")
+            for work, _full, done in todo:
+                results.append((done, *_attempt(db, work)))
+            db.execute("COMMIT")
+        except sqlite3.Error as error:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            broken = JournalError(f"the journal cannot be written: {error}", next_step="free space on its disk")
+            results = [(done, None, broken) for _work, _full, done in todo]
+        for done, value, error in results:
+            if done:
+                self._tell(done, value, error)
+        return items[-1] is not None
+
+
+def _attempt(db: sqlite3.Connection, work: _Work) -> tuple[Any, BaseException | None]:
+    """One piece of work of a batch: its failure is its own."""
+    db.execute("SAVEPOINT work")
+    try:
+        value = work(db)
+        if isinstance(value, sqlite3.Cursor):
+            value = None
+    except sqlite3.IntegrityError as error:
+        db.execute("ROLLBACK TO work")
+        return None, error
+    finally:
+        db.execute("RELEASE work")
+    return value, None
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA foreign_keys = ON")
+    db.execute("BEGIN IMMEDIATE")
+    known = db.execute("SELECT name FROM sqlite_master WHERE name = 'meta'").fetchone()
+    if known is None:
+        for statement in filter(str.strip, _SCHEMA.split(";")):
+            db.execute(statement)
+        db.execute("INSERT INTO meta VALUES ('version', ?)", (str(VERSION),))
+    version = int(db.execute("SELECT value FROM meta WHERE key = 'version'").fetchone()[0])
+    db.execute("COMMIT")
+    if version > VERSION:
+        db.close()
+        raise JournalError(
+            f"the journal is of version {version}, and this engine reads up to {VERSION}",
+            next_step="use the newer release that wrote it",
+        )
+    return db
+
+
+def _values(row: SessionRow) -> list[Any]:
+    return [getattr(row, name) for name in SessionRow.__dataclass_fields__]
+
+
+def _call(session_id: str, row: tuple[Any, ...]) -> CallRow:
+    process_id, call_id, state, started, argv, result, output = row
+    ended = None
+    if result:
+        fields = json.loads(result)
+        fields["limit"] = LimitHit(fields["limit"]) if fields["limit"] else None
+        ended = CallResult(**fields)
+    record = CallRecord(session_id, call_id, tuple(json.loads(argv)), CallState(state), started, ended)
+    return CallRow(process_id, record, output)

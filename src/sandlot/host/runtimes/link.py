@@ -1,0 +1,261 @@
+"""The host's end of one guest. Serves every runtime whose guest speaks our frames."""
+
+import asyncio
+import os
+import secrets
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from sandlot.contracts.runtime import KnownProcess, ProcessSink, SpawnPlan
+from sandlot.host.runtimes import frames
+from sandlot.host.runtimes.frames import Frame, MalformedFrame
+from sandlot.model import CallResult, DeadlineExceeded, Stream, TerminalSize, Unavailable, limits
+
+_MESSAGES_PER_WAKE = 16
+
+
+class GuestLink:
+    """Reads and writes messages on the running loop. Everything a guest says is hostile until parsed."""
+
+    def __init__(
+        self, end: socket.socket, pid: int, pidfd: int, buffer: bytearray, on_end: Callable[[str], None]
+    ) -> None:
+        """`buffer` may be shared by all links of a loop: a message is parsed before the next one is read."""
+        self.pid = pid
+        self._socket = end
+        self._pidfd = pidfd
+        self._on_end = on_end
+        self._loop = asyncio.get_running_loop()
+        self._buffer = buffer
+        self._sinks: dict[int, ProcessSink] = {}
+        self._outbox: deque[bytes] = deque()
+        self._nonce = b""
+        self._listing: list[KnownProcess] = []
+        self._synced: asyncio.Future[None] | None = None
+        self._held: list[Callable[[], None]] | None = None
+        self._ended = False
+        end.setblocking(False)
+        self._loop.add_reader(end.fileno(), self._readable)
+        self._loop.add_reader(pidfd, self._died)
+
+    # ---- what the engine asks ----------------------------------------------------------------------------------
+
+    async def known(self) -> Sequence[KnownProcess]:
+        self._nonce = secrets.token_bytes(frames.NONCE_BYTES)
+        self._listing = []
+        self._held = []
+        self._synced = self._loop.create_future()
+        self._send(frames.resume(self._nonce))
+        try:
+            async with asyncio.timeout(limits.GUEST_DEADLINE_S):
+                await self._synced
+        except TimeoutError:
+            raise DeadlineExceeded(f"guest {self.pid} did not answer in {limits.GUEST_DEADLINE_S:g} s") from None
+        finally:
+            self._synced = None
+        return tuple(self._listing)
+
+    def begin(self) -> None:
+        held, self._held = self._held or [], None
+        for action in held:
+            action()
+
+    def spawn(self, process_id: int, plan: SpawnPlan, sink: ProcessSink) -> "LinkedProcess":
+        message = frames.spawn(process_id, plan)
+        self._sinks[process_id] = sink
+        try:
+            self._send(message)
+        except Unavailable:
+            del self._sinks[process_id]
+            raise
+        return LinkedProcess(self, process_id)
+
+    def adopt(self, known: KnownProcess, sink: ProcessSink) -> "LinkedProcess":
+        self._sinks[known.process_id] = sink
+        return LinkedProcess(self, known.process_id)
+
+    def close(self) -> None:
+        if self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket.fileno())
+            self._loop.remove_writer(self._socket.fileno())
+            self._socket.close()
+        if self._pidfd >= 0:
+            self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = -1
+        self._ended = True
+
+    def descriptors(self) -> tuple[int, int]:
+        """The host end and the pidfd, for a keeper that has to hold them too."""
+        return self._socket.fileno(), self._pidfd
+
+    def forget(self, process_id: int) -> None:
+        self._sinks.pop(process_id, None)
+
+    def send(self, message: bytes) -> None:
+        """Tell a guest something that nobody waits for. One that is gone does not hear it."""
+        if not self._ended:
+            self._send(message)
+
+    # ---- the socket --------------------------------------------------------------------------------------------
+
+    def _send(self, message: bytes) -> None:
+        if self._ended:
+            raise Unavailable(f"guest {self.pid} is gone")
+        if not self._outbox:
+            try:
+                self._socket.send(message)
+                return
+            except BlockingIOError:
+                self._loop.add_writer(self._socket.fileno(), self._writable)
+            except OSError as error:
+                self._end(f"the line to the guest broke: {error.strerror}")
+                raise Unavailable(f"guest {self.pid} is gone") from None
+        self._outbox.append(message)
+
+    def _writable(self) -> None:
+        while self._outbox:
+            try:
+                self._socket.send(self._outbox[0])
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._end(f"the line to the guest broke: {error.strerror}")
+                return
+            self._outbox.popleft()
+        self._loop.remove_writer(self._socket.fileno())
+
+    def _readable(self) -> None:
+        for _ in range(_MESSAGES_PER_WAKE):
+            try:
+                count = self._socket.recv_into(self._buffer)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._end(f"the line to the guest broke: {error.strerror}")
+                return
+            if count == 0:
+                self._end("the guest ended")
+                return
+            try:
+                for kind, flags, ident, payload in frames.split(memoryview(self._buffer)[:count]):
+                    self._hear(kind, flags, ident, payload)
+            except MalformedFrame as error:
+                self._end(f"the guest sent a malformed message: {error}")
+                return
+            if self._ended:
+                return
+
+    def _died(self) -> None:
+        self._readable()  # its last words, if any
+        self._end("the guest ended")
+
+    def _end(self, reason: str) -> None:
+        if self._ended:
+            return
+        self.close()
+        if self._synced and not self._synced.done():
+            self._synced.set_exception(Unavailable(f"guest {self.pid} did not start: {reason}"))
+        sinks, self._sinks = self._sinks, {}
+        for sink in sinks.values():
+            sink.on_lost(reason)
+        self._on_end(reason)
+
+    # ---- frames ------------------------------------------------------------------------------------------------
+
+    def _hear(self, kind: int, flags: int, ident: int, payload: memoryview) -> None:
+        if self._nonce:
+            # Until the guest repeats our nonce it still speaks to the host before us.
+            self._hear_sync(kind, ident, payload)
+            return
+        sink = self._sinks.get(ident)
+        if sink is None:
+            if kind == Frame.BOOT_FAILED:
+                self._boot_failed(payload)
+            return
+        if self._held is None:
+            self._deliver(sink, kind, flags, payload)
+        else:
+            kept = memoryview(bytes(payload))
+            self._held.append(lambda: self._deliver(sink, kind, flags, kept))
+
+    def _deliver(self, sink: ProcessSink, kind: int, flags: int, payload: memoryview) -> None:
+        if kind == Frame.DATA:
+            sink.on_output(*frames.read_data(flags, payload))
+        elif kind == Frame.STARTED:
+            sink.on_started(frames.read_u32(payload))
+        elif kind == Frame.EXIT:
+            sink.on_exit(_result(payload))
+        elif kind == Frame.STDIN_ACK:
+            offset, closed = frames.read_stdin_ack(payload)
+            sink.on_stdin_taken(offset, bool(closed))
+        elif kind == Frame.FAILED:
+            sink.on_failed(*frames.read_failed(payload))
+
+    def _hear_sync(self, kind: int, ident: int, payload: memoryview) -> None:
+        if kind == Frame.BOOT_FAILED:
+            self._boot_failed(payload)
+        elif kind == Frame.WELCOME:
+            nonce, version, _count = frames.read_welcome(payload)
+            if nonce == self._nonce and version > frames.VERSION:
+                raise MalformedFrame(f"it speaks version {version}, this host knows up to {frames.VERSION}")
+            if nonce == self._nonce:
+                self._listing.clear()
+        elif kind == Frame.PROCESS:
+            pid, _flags, out, err, taken, tag = frames.read_listing(payload)
+            kept = {Stream.STDOUT: out, Stream.STDERR: err}
+            self._listing.append(KnownProcess(ident, pid, kept, taken, tag))
+        elif kind == Frame.SYNCED and bytes(payload) == self._nonce:
+            self._nonce = b""
+            if self._synced and not self._synced.done():
+                self._synced.set_result(None)
+
+    def _boot_failed(self, payload: memoryview) -> None:
+        error = frames.U32.unpack_from(payload)[0] if len(payload) >= frames.U32.size else 0
+        stage = bytes(payload[frames.U32.size :]).decode("ascii", "replace")
+        self._end(f"{stage}: {os.strerror(error)}")
+
+
+class LinkedProcess:
+    """One process behind a link."""
+
+    def __init__(self, link: GuestLink, ident: int) -> None:
+        self._link = link
+        self._ident = ident
+
+    def acknowledge(self, stream: Stream, offset: int) -> None:
+        self._link.send(frames.ack(self._ident, stream, offset))
+
+    def discard(self, stream: Stream) -> None:
+        self._link.send(frames.discard(self._ident, stream))
+
+    def release(self) -> None:
+        self._link.forget(self._ident)
+        self._link.send(frames.frame(Frame.RELEASE, self._ident))
+
+    def write_stdin(self, offset: int, data: bytes) -> None:
+        self._link.send(frames.stdin(self._ident, offset, data))
+
+    def close_stdin(self) -> None:
+        self._link.send(frames.frame(Frame.STDIN_END, self._ident))
+
+    def signal(self, number: int, *, tree: bool = False) -> None:
+        self._link.send(frames.signal(self._ident, number, frames.SCOPE_TREE if tree else frames.SCOPE_GROUP))
+
+    def resize(self, size: TerminalSize) -> None:
+        self._link.send(frames.resize(self._ident, size.rows, size.columns))
+
+
+def _result(payload: memoryview) -> CallResult:
+    code, number, user_us, system_us, rss_kb, out, err = frames.read_exit(payload)
+    return CallResult(
+        call_id="",
+        exit_code=128 + number if number else code,
+        signal=number or None,
+        user_s=user_us / 1e6,
+        system_s=system_us / 1e6,
+        rss_bytes_max=rss_kb * 1024,
+        stdout_bytes=out,
+        stderr_bytes=err,
+    )

@@ -1,0 +1,79 @@
+"""Kernel namespaces: every session has its own root, users, processes, network; the kernel is shared with the host."""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from sandlot.contracts.runtime import Guest, StartPlan
+from sandlot.contracts.storage import Volume
+from sandlot.host.runtimes.keeper import Keeper
+from sandlot.host.storage.canonical import CANONICAL_ID
+from sandlot.model import Capability, Probe, SandlotError
+
+HOSTNAME = "sandbox"
+WORKSPACE = "/workspace"
+_PROBE_NAME = "probe"
+
+
+class NamespacesRuntime:
+    name = "namespaces"
+    capabilities = frozenset(
+        {
+            Capability.ISOLATION,
+            Capability.OWN_ROOT,
+            Capability.USERS,
+            Capability.TERMINALS,
+            Capability.SURVIVES_ENGINE,
+        }
+    )
+
+    def __init__(self, keeper: Keeper, data: Path) -> None:
+        self._keeper = keeper
+        self._data = data
+
+    async def probe(self) -> Probe:
+        """Starts a guest on an empty root: what a session needs of the kernel, all of it, for real."""
+        if os.geteuid() != 0:
+            return Probe(self.name, False, "not root", "run as root, or use the runtime `none` for code you trust")
+        place = self._data / "run" / _PROBE_NAME
+        for folder in ("root/proc", "root/dev", "volume/u", "volume/w"):
+            (place / folder).mkdir(parents=True, exist_ok=True)
+        os.chown(place / "volume" / "u", CANONICAL_ID, CANONICAL_ID)
+        plan = StartPlan(Volume(_PROBE_NAME, place / "volume"), place / "root", 0)
+        try:
+            guest = await self.start(plan, lambda _reason: None)
+            guest.close()
+            await self.stop(_PROBE_NAME)
+        except SandlotError as error:
+            return Probe(
+                self.name, False, error.message, "Linux 6.15 or later with overlayfs and user namespaces is needed"
+            )
+        return Probe(self.name, True)
+
+    def workspace(self, volume: Volume) -> str:
+        del volume  # the same path in every session
+        return WORKSPACE
+
+    async def start(self, plan: StartPlan, on_end: Callable[[str], None]) -> Guest:
+        words = (HOSTNAME, str(plan.range), *_root_words(plan))
+        guest = await self._keeper.start(self.name, plan.volume.name, words, plan.range, on_end)
+        await guest.known()
+        guest.begin()
+        return guest
+
+    async def find(self, name: str, on_end: Callable[[str], None]) -> Guest | None:
+        return self._keeper.take(name, on_end)
+
+    async def names(self) -> Sequence[str]:
+        return self._keeper.names()
+
+    async def swap(self, plan: StartPlan) -> None:
+        await self._keeper.swap(plan.volume.name, _root_words(plan))
+
+    async def stop(self, name: str) -> None:
+        await self._keeper.stop(name)
+
+
+def _root_words(plan: StartPlan) -> tuple[str, ...]:
+    assert plan.template is not None, "a root needs a template"
+    return (str(plan.template), str(plan.volume.path), *map(str, plan.volume.layers))

@@ -1,0 +1,43 @@
+"""No containment: commands run on the machine as the user who runs the engine. For code that you trust, and never
+chosen by `auto`. What it gives is a process group of its own and a clean environment."""
+
+from collections.abc import Callable, Sequence
+
+from sandlot.contracts.runtime import Guest, StartPlan
+from sandlot.contracts.storage import Volume
+from sandlot.host.runtimes.keeper import Keeper
+from sandlot.model import Capability, CapabilityNotSupported, Probe
+
+
+class NoRuntime:
+    name = "none"
+    capabilities = frozenset({Capability.TERMINALS, Capability.SURVIVES_ENGINE})
+
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+
+    async def probe(self) -> Probe:
+        return Probe(self.name, True, "does not isolate: for trusted code only")
+
+    def workspace(self, volume: Volume) -> str:
+        return str(volume.path / "u" / "workspace")
+
+    async def start(self, plan: StartPlan, on_end: Callable[[str], None]) -> Guest:
+        workspace = plan.volume.path / "u" / "workspace"
+        workspace.mkdir(exist_ok=True)
+        guest = await self._keeper.start(self.name, plan.volume.name, (str(workspace),), -1, on_end)
+        await guest.known()
+        guest.begin()
+        return guest
+
+    async def find(self, name: str, on_end: Callable[[str], None]) -> Guest | None:
+        return self._keeper.take(name, on_end)
+
+    async def names(self) -> Sequence[str]:
+        return self._keeper.names()
+
+    async def swap(self, plan: StartPlan) -> None:
+        raise CapabilityNotSupported("the runtime `none` has no root to swap", next_step="use the runtime `namespaces`")
+
+    async def stop(self, name: str) -> None:
+        await self._keeper.stop(name)

@@ -1,0 +1,205 @@
+"""One session as the engine holds it: its record, its guest, its calls."""
+
+import json
+import posixpath
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from sandlot.contracts.runtime import Guest, KnownProcess, SpawnPlan
+from sandlot.contracts.storage import Volume
+from sandlot.host.calls import LiveCall, Ticket
+from sandlot.host.journal import Journal, SessionRow
+from sandlot.model import (
+    CallRequest,
+    CallResult,
+    Capability,
+    CapabilityNotSupported,
+    LimitReached,
+    SessionInfo,
+    SessionSpec,
+    SessionState,
+    limits,
+    new_call_id,
+    refusal,
+)
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def spec_to_text(spec: SessionSpec, user: str) -> str:
+    return json.dumps({"labels": dict(spec.labels), "envs": dict(spec.envs), "user": user})
+
+
+class Session:
+    """Knows nothing of other sessions. Its row changes only through the service, which journals first."""
+
+    def __init__(
+        self,
+        row: SessionRow,
+        volume: Volume | None,
+        workspace: str,
+        capabilities: frozenset[Capability],
+        journal: Journal,
+        outputs: Path,
+    ) -> None:
+        self.row = row
+        self.volume = volume
+        self.workspace = workspace
+        self.guest: Guest | None = None
+        self.live: dict[str, LiveCall] = {}
+        self._capabilities = capabilities
+        self._journal = journal
+        self._outputs = outputs
+        self._last_process_id = 0
+        self._ended_since_prune = 0
+        self.on_wedged: Callable[[str], None] = self._ignore
+        self.on_prune_due: Callable[[], None] = self._nothing
+        settings = json.loads(row.spec)
+        self.labels: Mapping[str, str] = settings["labels"]
+        self._user: str = settings["user"]
+        self._envs: dict[str, str] = self._base_envs() | settings["envs"]
+
+    def _ignore(self, reason: str) -> None:
+        del reason
+
+    def _nothing(self) -> None:
+        return
+
+    def _base_envs(self) -> dict[str, str]:
+        envs = {"PATH": PATH, "LANG": "C.UTF-8"}
+        return envs if Capability.OWN_ROOT in self._capabilities else envs | {"HOME": self.workspace}
+
+    def info(self, space_used: int | None = None) -> SessionInfo:
+        row = self.row
+        return SessionInfo(
+            session_id=row.session_id,
+            state=row.state,
+            reason=row.reason,
+            created=row.created,
+            expires=row.expires,
+            labels=dict(self.labels),
+            template=row.template,
+            storage=row.storage,
+            runtime=row.runtime,
+            workspace=self.workspace,
+            space_used=space_used,
+        )
+
+    def set_state(self, state: SessionState, reason: str = "") -> None:
+        self.row = replace(self.row, state=state, reason=reason)
+
+    def output_path(self, process_id: int) -> Path:
+        return self._outputs / self.row.volume / f"{process_id}.log"
+
+    # ---- calls -------------------------------------------------------------------------------------------------
+
+    def start_call(self, request: CallRequest) -> LiveCall:
+        """Raises what `Calls.call` raises."""
+        guest = self.guest
+        if guest is None or self.row.state is not SessionState.ACTIVE:
+            raise refusal(self.row.session_id, self.row.state, "it takes no calls", self.row.reason)
+        if len(self.live) >= limits.CALLS_AT_ONCE_MAX:
+            raise LimitReached(
+                f"session {self.row.session_id} runs {limits.CALLS_AT_ONCE_MAX} calls already", limit="calls_at_once"
+            )
+        ticket = Ticket.of(request, self._last_process_id + 1, request.call_id or new_call_id())
+        plan = self._plan(request, ticket)
+        live = self._live_call(ticket)
+        process = guest.spawn(ticket.process_id, plan, live)
+        self._last_process_id += 1
+        self.live[ticket.call_id] = live
+        live.begin(process)
+        # Written while the guest forks.
+        self._journal.call_started(self.row.session_id, ticket.process_id, ticket.call_id, ticket.started, ticket.argv)
+        return live
+
+    def _plan(self, request: CallRequest, ticket: Ticket) -> SpawnPlan:
+        user = request.user or self._user
+        if user and Capability.USERS not in self._capabilities:
+            raise CapabilityNotSupported(
+                f"the runtime {self.row.runtime} runs everything as its own user",
+                next_step="leave the user out, or use the runtime `namespaces`",
+            )
+        envs = self._envs if not request.envs else self._envs | dict(request.envs)
+        if request.terminal and "TERM" not in envs:
+            envs = envs | {"TERM": "xterm-256color"}
+        return SpawnPlan(
+            argv=request.argv,
+            cwd=posixpath.join(self.workspace, request.cwd) if request.cwd else self.workspace,
+            envs=envs,
+            user=user,
+            stdin=request.stdin,
+            terminal=request.terminal,
+            tag=ticket.to_tag(),
+        )
+
+    def _live_call(self, ticket: Ticket) -> LiveCall:
+        return LiveCall(
+            ticket, self.output_path(ticket.process_id), self._record, lambda reason: self.on_wedged(reason)
+        )
+
+    def _record(self, live: LiveCall, result: CallResult, output: bytes | None, release: Callable[[], None]) -> None:
+        def safe() -> None:
+            release()
+            self.live.pop(live.ticket.call_id, None)
+            self._ended_since_prune += 1
+            if self._ended_since_prune >= limits.CALLS_KEPT:
+                self._ended_since_prune = 0
+                self.on_prune_due()
+
+        self._journal.call_ended(self.row.session_id, live.ticket.process_id, result, output, safe)
+
+    async def resume_calls(self, guest: Guest) -> None:
+        """Take up the calls that a guest remembers from an earlier engine."""
+        recorded = {row.process_id: row for row in await self._journal.calls(self.row.session_id)}
+        self._last_process_id = max(recorded, default=0)
+        alive: set[int] = set()
+        for known in await guest.known():
+            self._last_process_id = max(self._last_process_id, known.process_id)
+            row = recorded.get(known.process_id)
+            if row and row.record.result:
+                # It was recorded, but the guest did not hear of it.
+                guest.adopt(known, _DEAF).release()
+                continue
+            alive.add(known.process_id)
+            self._resume_call(guest, known, recorded=row is not None)
+        self.guest = guest
+        guest.begin()
+        if any(row.record.result is None and process_id not in alive for process_id, row in recorded.items()):
+            await self._journal.calls_lost(self.row.session_id, tuple(alive))
+
+    def _resume_call(self, guest: Guest, known: KnownProcess, *, recorded: bool) -> None:
+        ticket = Ticket.from_tag(self.row.session_id, known.process_id, known.tag)
+        live = self._live_call(ticket)
+        self.live[ticket.call_id] = live
+        live.resume(guest.adopt(known, live), known.stdin_taken)
+        if not recorded:
+            self._journal.call_started(
+                self.row.session_id, ticket.process_id, ticket.call_id, ticket.started, ticket.argv
+            )
+
+
+class _Deaf:
+    """Hears of a process whose story is already told."""
+
+    def on_started(self, pid: int) -> None:
+        del pid
+
+    def on_output(self, stream: object, offset: int, data: bytes) -> None:
+        del stream, offset, data
+
+    def on_stdin_taken(self, offset: int, closed: bool) -> None:
+        del offset, closed
+
+    def on_failed(self, error: int, stage: str) -> None:
+        del error, stage
+
+    def on_exit(self, ended: CallResult) -> None:
+        del ended
+
+    def on_lost(self, reason: str) -> None:
+        del reason
+
+
+_DEAF = _Deaf()

@@ -1,0 +1,48 @@
+"""One rule for names, checked before any path, command or query is built from one."""
+
+import re
+import secrets
+from collections.abc import Mapping
+
+from sandlot.model import limits
+from sandlot.model.errors import InvalidArgument
+
+_ID = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,127}", re.ASCII)
+_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # no letters that are read as digits
+
+
+def check_id(kind: str, value: str) -> str:
+    """Give back a well-formed id, or refuse it."""
+    if not isinstance(value, str) or not _ID.fullmatch(value) or ".." in value:  # pyright: ignore[reportUnnecessaryIsInstance]
+        shown = repr(value)[:64]
+        raise InvalidArgument(
+            f"{kind} id {shown} is not allowed",
+            next_step="use 1 to 128 letters, digits, '.', '-' and '_', a letter or digit first, without '..'",
+        )
+    return value
+
+
+def check_session_id(value: str) -> str:
+    return check_id("session", value)
+
+
+def _random(prefix: str, characters: int) -> str:
+    return prefix + "".join(secrets.choice(_ALPHABET) for _ in range(characters))
+
+
+def new_session_id() -> str:
+    """60 random bits: cannot be guessed from another one, and does not repeat after a restart."""
+    return _random("s-", 12)
+
+
+def new_call_id() -> str:
+    return _random("c-", 12)
+
+
+def check_labels(labels: Mapping[str, str]) -> None:
+    limits.at_most("labels", len(labels), limits.LABELS_MAX)
+    for key, value in labels.items():
+        if not key or len(key) > limits.LABEL_KEY_CHARS_MAX or "\0" in key:
+            raise InvalidArgument(f"label key {key[:64]!r} is empty, too long or holds a NUL", limit="label_key")
+        if len(value) > limits.LABEL_VALUE_CHARS_MAX or "\0" in value:
+            raise InvalidArgument(f"value of label {key!r} is too long or holds a NUL", limit="label_value")

@@ -1,0 +1,65 @@
+"""Every default and every bound. An error that stops at one of these names it."""
+
+from dataclasses import dataclass
+
+from sandlot.model.errors import InvalidArgument, LimitReached
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+SESSION_ID_CHARS_MAX = 128
+LABELS_MAX = 64
+LABEL_KEY_CHARS_MAX = 128
+LABEL_VALUE_CHARS_MAX = 4096
+ARGUMENTS_MAX = 4096
+COMMAND_BYTES_MAX = 192 * KIB  # arguments and environment of one call together
+CALLS_AT_ONCE_MAX = 1000  # per session
+LIST_PAGE_DEFAULT = 100
+LIST_PAGE_MAX = 1000
+
+SESSIONS_MAX = 4000
+SESSION_LIFETIME_S = 24 * 3600.0
+SESSION_LIFETIME_S_MAX = 365 * 24 * 3600.0
+CALL_TIMEOUT_S = 300.0
+CALL_TIMEOUT_S_MAX = 30 * 24 * 3600.0
+CALL_OUTPUT_BYTES = 64 * MIB  # kept per call, both streams together; what comes after is counted and dropped
+CALL_OUTPUT_BYTES_MAX = 64 * GIB
+CALLS_KEPT = 256  # finished calls of a session whose output can be read again
+
+TERMINATE_GRACE_S = 2.0  # between TERM and KILL
+KILL_DEADLINE_S = 10.0  # a guest that cannot end a command by then is itself at fault
+GUEST_DEADLINE_S = 10.0  # for a guest to boot or to answer
+KEEPER_DEADLINE_S = 20.0
+DESTROY_DEADLINE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What a session may use. None means that no limit was asked for."""
+
+    cpus: float | None = None
+    memory_bytes: int | None = None
+    disk_bytes: int | None = None
+    pids: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("cpus", "memory_bytes", "disk_bytes", "pids"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise InvalidArgument(f"{name} must be greater than zero, not {value}", limit=name)
+
+    def asked(self) -> tuple[str, ...]:
+        """The names of the limits that were asked for."""
+        return tuple(name for name in ("cpus", "memory_bytes", "disk_bytes", "pids") if getattr(self, name) is not None)
+
+
+def within(name: str, value: float, low: float, high: float) -> None:
+    """Refuse a number outside its bounds; NaN is outside of everything."""
+    if not low <= value <= high:
+        raise InvalidArgument(f"{name} must lie between {low:g} and {high:g}, not {value:g}", limit=name)
+
+
+def at_most(name: str, value: int, high: int) -> None:
+    if value > high:
+        raise LimitReached(f"{name} is {value}, and the limit is {high}", limit=name)

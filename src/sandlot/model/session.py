@@ -1,0 +1,148 @@
+"""A session: its request, its states and what can be told of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from sandlot.model import limits
+from sandlot.model.call import check_envs
+from sandlot.model.errors import (
+    InvalidArgument,
+    InvalidState,
+    SandlotError,
+    SessionDestroying,
+    SessionFailed,
+    SessionPaused,
+)
+from sandlot.model.ids import check_id, check_labels, check_session_id
+from sandlot.model.limits import Resources
+from sandlot.model.network import NetworkPolicy
+from sandlot.model.template import BUILTIN
+
+AUTO = "auto"
+
+
+class SessionState(StrEnum):
+    CREATING = "creating"
+    ACTIVE = "active"
+    PAUSED = "paused"
+    DESTROYING = "destroying"
+    FAILED = "failed"
+
+
+class SessionEvent(StrEnum):
+    CREATED = "created"
+    PAUSE = "pause"
+    RESUME = "resume"
+    FAIL = "fail"
+    RECOVER = "recover"
+    DESTROY = "destroy"
+
+
+TRANSITIONS: Mapping[tuple[SessionState, SessionEvent], SessionState] = {
+    (SessionState.CREATING, SessionEvent.CREATED): SessionState.ACTIVE,
+    (SessionState.CREATING, SessionEvent.FAIL): SessionState.FAILED,
+    (SessionState.CREATING, SessionEvent.DESTROY): SessionState.DESTROYING,
+    (SessionState.ACTIVE, SessionEvent.PAUSE): SessionState.PAUSED,
+    (SessionState.ACTIVE, SessionEvent.FAIL): SessionState.FAILED,
+    (SessionState.ACTIVE, SessionEvent.DESTROY): SessionState.DESTROYING,
+    (SessionState.PAUSED, SessionEvent.RESUME): SessionState.ACTIVE,
+    (SessionState.PAUSED, SessionEvent.FAIL): SessionState.FAILED,
+    (SessionState.PAUSED, SessionEvent.DESTROY): SessionState.DESTROYING,
+    (SessionState.FAILED, SessionEvent.FAIL): SessionState.FAILED,
+    (SessionState.FAILED, SessionEvent.RECOVER): SessionState.ACTIVE,
+    (SessionState.FAILED, SessionEvent.DESTROY): SessionState.DESTROYING,
+}
+
+
+def transition(session_id: str, state: SessionState, event: SessionEvent) -> SessionState:
+    """The state after the event; a typed error when the event is not allowed now."""
+    after = TRANSITIONS.get((state, event))
+    if after is None:
+        raise refusal(session_id, state, f"cannot {event}")
+    return after
+
+
+def refusal(session_id: str, state: SessionState, what: str, reason: str = "") -> SandlotError:
+    """Why a session in this state does not do what was asked."""
+    if state is SessionState.PAUSED:
+        return SessionPaused(f"session {session_id} is paused: {what}", next_step="resume it", session_id=session_id)
+    if state is SessionState.DESTROYING:
+        return SessionDestroying(f"session {session_id} is being destroyed: {what}", session_id=session_id)
+    if state is SessionState.FAILED:
+        why = f" ({reason})" if reason else ""
+        return SessionFailed(
+            f"session {session_id} has failed{why}: {what}",
+            next_step="its files are kept; recover or destroy it",
+            session_id=session_id,
+        )
+    return InvalidState(f"session {session_id} is {state}: {what}", session_id=session_id)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSpec:
+    """What a caller asks for. What cannot be enforced is refused, never ignored."""
+
+    session_id: str | None = None  # None: a random one
+    template: str = BUILTIN
+    snapshot: str | None = None
+    storage: str = AUTO
+    runtime: str = AUTO
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    envs: Mapping[str, str] = field(default_factory=dict[str, str])
+    user: str | None = None  # None: the template's own
+    resources: Resources = field(default_factory=Resources)
+    timeout_s: float = limits.SESSION_LIFETIME_S
+    network: NetworkPolicy = field(default_factory=NetworkPolicy)
+    secrets: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    ports: tuple[int, ...] = ()
+    request_id: str | None = None  # a repeated one gives the first answer
+
+    def __post_init__(self) -> None:
+        if self.session_id is not None:
+            check_session_id(self.session_id)
+        if self.request_id is not None:
+            check_id("request", self.request_id)
+        check_id("template", self.template)
+        check_labels(self.labels)
+        limits.at_most("environment variables", len(self.envs), limits.ARGUMENTS_MAX)
+        check_envs(self.envs)
+        if self.user is not None and (not self.user or "\0" in self.user or len(self.user) > 63):
+            raise InvalidArgument("user must be a name or a number of 1 to 63 characters")
+        limits.within("timeout_s", self.timeout_s, 0.001, limits.SESSION_LIFETIME_S_MAX)
+        for port in self.ports:
+            limits.within("port", port, 1, 65535)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionInfo:
+    session_id: str
+    state: SessionState
+    reason: str  # of a failure, else empty
+    created: float
+    expires: float
+    labels: Mapping[str, str]
+    template: str
+    storage: str
+    runtime: str
+    workspace: str  # its path as a command of the session sees it
+    turn_count: int = 0
+    snap_count: int = 0
+    space_used: int | None = None  # None: not measured, as in lists
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFilter:
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])  # all must match
+    states: frozenset[SessionState] = frozenset()  # empty: any
+    limit: int = limits.LIST_PAGE_DEFAULT
+    after: str | None = None  # the cursor that the page before gave
+
+    def __post_init__(self) -> None:
+        limits.within("limit", self.limit, 1, limits.LIST_PAGE_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPage:
+    sessions: tuple[SessionInfo, ...]
+    next: str | None  # cursor of the next page, None at the end

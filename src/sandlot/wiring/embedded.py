@@ -1,0 +1,36 @@
+"""The engine in this process."""
+
+from collections.abc import Callable
+
+from sandlot.config.settings import Settings
+from sandlot.host.journal import Journal
+from sandlot.host.runtimes.keeper import Keeper
+from sandlot.host.runtimes.namespaces import NamespacesRuntime
+from sandlot.host.runtimes.none import NoRuntime
+from sandlot.host.service import HostParts, HostSettings, SandboxHostService
+from sandlot.host.storage.layers import LayersStorage
+from sandlot.host.templates.store import TemplateStore
+
+
+def build(settings: Settings, progress: Callable[[int], None] | None = None) -> SandboxHostService:
+    """An engine, not yet started. `progress` hears of the built-in template while it is made, in another thread."""
+    keeper = Keeper(settings.data, settings.keeper)
+    return SandboxHostService(
+        HostSettings(
+            data=settings.data,
+            storage=settings.storage,
+            runtime=settings.runtime,
+            sessions_max=settings.sessions_max,
+            warm_pool=settings.warm_pool,
+        ),
+        HostParts(
+            # `auto` takes the first that is ready.
+            storages={storage.name: storage for storage in (LayersStorage(settings.data),)},
+            runtimes={
+                runtime.name: runtime for runtime in (NamespacesRuntime(keeper, settings.data), NoRuntime(keeper))
+            },
+            templates=TemplateStore(settings.data, progress),
+            keeper=keeper,
+            journal=Journal(settings.data / "journal.db"),
+        ),
+    )
