@@ -50,5 +50,5 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
 def _default_data(env: Mapping[str, str]) -> Path:
     if os.geteuid() == 0:
         return _ROOT_DATA
-    home = env.get("XDG_DATA_HOME") or os.path.join(env.get("HOME") or "/tmp", ".local", "share")
+    home = env.get("XDG_DATA_HOME") or Path(env.get("HOME") or "/tmp") / ".local" / "share"
     return Path(home) / "sandlot"

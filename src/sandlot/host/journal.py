@@ -5,6 +5,7 @@ they survive the death of the process, and until they are committed the guest re
 """
 
 import asyncio
+import contextlib
 import json
 import queue
 import sqlite3
@@ -114,8 +115,7 @@ class Journal:
     async def sessions(self) -> list[SessionRow]:
         def read(db: sqlite3.Connection) -> list[SessionRow]:
             rows = db.execute("SELECT * FROM sessions ORDER BY serial")
-            names = tuple(SessionRow.__dataclass_fields__)
-            return [SessionRow(**{**dict(zip(names, row, strict=True)), "state": SessionState(row[2])}) for row in rows]
+            return [_session(row) for row in rows]
 
         return await self._do(read)
 
@@ -174,7 +174,8 @@ class Journal:
         return await self._do(lambda db: [_call(session_id, row) for row in db.execute(sql, (session_id,))])
 
     async def find_call(self, session_id: str, call_id: str) -> CallRow | None:
-        sql = "SELECT process_id, call_id, state, started, argv, result, output FROM calls WHERE session_id = ? AND call_id = ?"
+        columns = "process_id, call_id, state, started, argv, result, output"
+        sql = f"SELECT {columns} FROM calls WHERE session_id = ? AND call_id = ?"
 
         def find(db: sqlite3.Connection) -> CallRow | None:
             row = db.execute(sql, (session_id, call_id)).fetchone()
@@ -220,10 +221,8 @@ class Journal:
         return await future
 
     def _tell(self, callback: Callable[..., None], *values: object) -> None:
-        try:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self._loop.call_soon_threadsafe(callback, *values)
-        except RuntimeError:
-            pass  # the loop is closed: nobody waits any more
 
     def _run(self) -> None:
         try:
@@ -299,6 +298,12 @@ def _open(path: Path) -> sqlite3.Connection:
             next_step="use the newer release that wrote it",
         )
     return db
+
+
+def _session(row: tuple[Any, ...]) -> SessionRow:
+    fields: dict[str, Any] = dict(zip(SessionRow.__dataclass_fields__, row, strict=True))
+    fields["state"] = SessionState(fields["state"])
+    return SessionRow(**fields)
 
 
 def _values(row: SessionRow) -> list[Any]:

@@ -109,10 +109,10 @@ class OutputLog:
             head = os.pread(self._file, _RECORD.size, self.end)
             if len(head) < _RECORD.size:
                 break
-            number, offset, length = _RECORD.unpack(head)
+            stream, offset, length = _head(head)
             if self.end + _RECORD.size + length > size:
                 break
-            self.totals[_STREAMS[number]] = offset + length
+            self.totals[stream] = offset + length
             self.end += _RECORD.size + length
         os.ftruncate(self._file, self.end)  # half a record: its bytes are still with the guest
         self.written = dict(self.totals)
@@ -127,10 +127,15 @@ class OutputLog:
         # A descriptor of its own: readers may outlive the writer, who closes his.
         fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            number, offset, length = _RECORD.unpack(os.pread(fd, _RECORD.size, position))
-            return CallOutput(_STREAMS[number], offset, os.pread(fd, length, position + _RECORD.size))
+            stream, offset, length = _head(os.pread(fd, _RECORD.size, position))
+            return CallOutput(stream, offset, os.pread(fd, length, position + _RECORD.size))
         finally:
             os.close(fd)
+
+
+def _head(record: bytes) -> tuple[Stream, int, int]:
+    fields: tuple[int, int, int] = _RECORD.unpack(record)
+    return _STREAMS[fields[0]], fields[1], fields[2]
 
 
 def _pack(event: CallOutput) -> bytes:
@@ -141,10 +146,10 @@ def _unpack(records: bytes) -> tuple[list[CallOutput], int]:
     events: list[CallOutput] = []
     at = 0
     while at + _RECORD.size <= len(records):
-        number, offset, length = _RECORD.unpack_from(records, at)
+        stream, offset, length = _head(records[at : at + _RECORD.size])
         if at + _RECORD.size + length > len(records):
             break
         at += _RECORD.size
-        events.append(CallOutput(_STREAMS[number], offset, records[at : at + length]))
+        events.append(CallOutput(stream, offset, records[at : at + length]))
         at += length
     return events, at

@@ -1,32 +1,13 @@
 """Guests that wait for a session: started on the built-in template, with an empty volume and nothing run in them."""
 
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any
 
-from sandlot.contracts.runtime import Guest
-from sandlot.contracts.storage import Volume
+from sandlot.contracts.runtime import Runtime
+from sandlot.contracts.storage import Storage
 from sandlot.host.background import Background
+from sandlot.host.vessels import Vessel
 from sandlot.model import SandlotError, Template
-
-
-@dataclass(slots=True)
-class Vessel:
-    """A volume with a guest, before it has a session or a name that anyone knows."""
-
-    volume: Volume
-    guest: Guest
-    id_range: int
-    template: Template
-    storage: str
-    runtime: str
-    lost: bool = False
-    on_end: Callable[[str], None] | None = None
-
-    def ended(self, reason: str) -> None:
-        self.lost = True
-        if self.on_end:
-            self.on_end(reason)
 
 
 class WarmPool:
@@ -38,19 +19,18 @@ class WarmPool:
         self._background = background
         self._ready: list[Vessel] = []
         self._filling = False
-        self.trouble: SandlotError | None = None
 
-    def take(self, storage: str, runtime: str, template: Template) -> Vessel | None:
-        while self._ready:
-            vessel = self._ready.pop()
-            if vessel.lost:
-                continue
-            if (vessel.storage, vessel.runtime, vessel.template) == (storage, runtime, template):
-                self.refill()
-                return vessel
-            self._ready.append(vessel)
+    def take(self, storage: Storage, runtime: Runtime, template: Template) -> Vessel | None:
+        self._ready = [vessel for vessel in self._ready if not vessel.lost]
+        if not self._ready:
+            self.refill()
             return None
-        return None
+        vessel = self._ready[-1]
+        if (vessel.storage, vessel.runtime, vessel.template) != (storage, runtime, template):
+            return None
+        self._ready.pop()
+        self.refill()
+        return vessel
 
     def refill(self) -> None:
         if not self._filling and len(self._ready) < self._size:
@@ -61,9 +41,8 @@ class WarmPool:
         try:
             while len(self._ready) < self._size:
                 self._ready.append(await self._make())
-            self.trouble = None
-        except SandlotError as error:
-            self.trouble = error  # creating a session says the same, to someone who can act on it
+        except SandlotError:
+            return  # whoever creates a session meets the same error, and can act on it
         finally:
             self._filling = False
 

@@ -1,7 +1,6 @@
 """The engine on one machine. The only file that sees all of it."""
 
 import asyncio
-import secrets
 import time
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -10,32 +9,30 @@ from functools import partial
 from pathlib import Path
 
 from sandlot.contracts.host import CallStream
-from sandlot.contracts.runtime import Runtime, StartPlan
-from sandlot.contracts.storage import Storage
+from sandlot.contracts.runtime import Runtime
+from sandlot.contracts.storage import Storage, Volume
 from sandlot.host.background import Background
 from sandlot.host.calls import LiveStream, RecordedStream
+from sandlot.host.choices import Choices, check_wishes
 from sandlot.host.journal import CallRow, Journal, SessionRow
 from sandlot.host.lock import DataDirectoryLock
 from sandlot.host.output import OutputLog
-from sandlot.host.pool import Vessel, WarmPool
+from sandlot.host.pool import WarmPool
 from sandlot.host.runtimes.keeper import Keeper
 from sandlot.host.session import Session, spec_to_text
-from sandlot.host.storage.canonical import RANGES_MAX
 from sandlot.host.templates.store import TemplateStore
+from sandlot.host.vessels import Vessel, Vessels
 from sandlot.model import (
     AUTO,
+    BUILTIN,
     CallNotFound,
     CallRecord,
     CallRequest,
     CallState,
     Capability,
-    CapabilityNotSupported,
     DeadlineExceeded,
     InvalidArgument,
-    LimitReached,
     MaxSessionsReached,
-    NetworkMode,
-    NetworkPolicy,
     NotFound,
     Probe,
     SandlotError,
@@ -55,12 +52,6 @@ from sandlot.model import (
     transition,
 )
 
-_LIMIT_CAPABILITIES = {
-    "cpus": Capability.LIMIT_CPUS,
-    "memory_bytes": Capability.LIMIT_MEMORY,
-    "disk_bytes": Capability.LIMIT_DISK,
-    "pids": Capability.LIMIT_PIDS,
-}
 _CLOSE_PATIENCE_S = 5.0
 
 
@@ -93,15 +84,15 @@ class SandboxHostService:
         self._journal = parts.journal
         self._lock = DataDirectoryLock(settings.data)
         self._background = Background()
+        self._choices = Choices(parts.storages, parts.runtimes, settings.storage, settings.runtime)
+        self._vessels = Vessels()
         self._pool = WarmPool(settings.warm_pool, self._make_pool_vessel, self._background)
         self._sessions: dict[str, Session] = {}
         self._creating: dict[str, asyncio.Future[None]] = {}
         self._requests: dict[str, str] = {}
         self._destroying: dict[str, asyncio.Task[None]] = {}
-        self._ranges: set[int] = {0}  # 0 is for probes
         self._last_serial = 0
         self._expiry_changed = asyncio.Event()
-        self._chosen: dict[str, str] = {}
         self._sweeping = False
         self._outputs = settings.data / "outputs"
 
@@ -131,7 +122,7 @@ class SandboxHostService:
             for storage in self._parts.storages.values():
                 await storage.probe()
             await self._take_over()
-        except BaseException:
+        except BaseException:  # whatever failed, the directory must be free for the next
             self._lock.release()
             raise
         self._background.spawn("expiry", self._expire())
@@ -145,8 +136,7 @@ class SandboxHostService:
                 await task
         self._expiry_changed.set()
         for vessel in self._pool.drain():
-            with suppress(SandlotError):
-                await self._discard_vessel(vessel.runtime, vessel.storage, vessel.volume.name, vessel.id_range)
+            await self._discard(vessel)
         self._sweep()
         await self._background.close(_CLOSE_PATIENCE_S)
         await self._parts.keeper.close()
@@ -155,15 +145,12 @@ class SandboxHostService:
 
     async def probes(self) -> tuple[list[Probe], list[Probe]]:
         """What each storage and each runtime says about this machine."""
-        return (
-            [await storage.probe() for storage in self._parts.storages.values()],
-            [await runtime.probe() for runtime in self._parts.runtimes.values()],
-        )
+        return await self._choices.probes()
 
     # ---- sessions ----------------------------------------------------------------------------------------------
 
     async def capabilities(self) -> frozenset[Capability]:
-        runtime, storage = await self._choose_runtime(AUTO), await self._choose_storage(AUTO)
+        runtime, storage = await self._choices.runtime(), await self._choices.storage()
         return runtime.capabilities | storage.capabilities
 
     async def create(self, spec: SessionSpec) -> SessionInfo:
@@ -177,7 +164,7 @@ class SandboxHostService:
             self._requests[spec.request_id] = session_id
         try:
             session = await self._create(session_id, spec)
-        except BaseException:
+        except BaseException:  # cancelled or failed: the request was not answered
             if spec.request_id:
                 self._requests.pop(spec.request_id, None)
             raise
@@ -296,86 +283,23 @@ class SandboxHostService:
             await asyncio.shield(self._creating[session_id])
         return await self.get(session_id)
 
-    async def _choose_storage(self, asked: str) -> Storage:
-        name = await self._choose("storage", asked, self._settings.storage, self._parts.storages)
-        return self._parts.storages[name]
-
-    async def _choose_runtime(self, asked: str) -> Runtime:
-        isolating = {
-            name: runtime
-            for name, runtime in self._parts.runtimes.items()
-            if Capability.ISOLATION in runtime.capabilities
-        }
-        name = await self._choose("runtime", asked, self._settings.runtime, self._parts.runtimes, isolating)
-        return self._parts.runtimes[name]
-
-    async def _choose(
-        self,
-        axis: str,
-        asked: str,
-        default: str,
-        parts: Mapping[str, Storage] | Mapping[str, Runtime],
-        automatic: Mapping[str, Storage] | Mapping[str, Runtime] | None = None,
-    ) -> str:
-        """Only `auto` chooses; an explicit choice is taken or refused."""
-        name = default if asked == AUTO else asked
-        key = f"{axis} {name}"
-        if key in self._chosen:
-            return self._chosen[key]
-        if name != AUTO and name not in parts:
-            raise InvalidArgument(f"there is no {axis} {name!r}", next_step=f"use one of: auto, {', '.join(parts)}")
-        candidates = [name] if name != AUTO else list(parts if automatic is None else automatic)
-        trouble: list[str] = []
-        for candidate in candidates:
-            probe = await parts[candidate].probe()
-            if probe.ready:
-                self._chosen[key] = candidate
-                return candidate
-            trouble.append(f"{candidate}: {probe.reason}" + (f"; {probe.next_step}" if probe.next_step else ""))
-        raise CapabilityNotSupported(
-            f"no {axis} that was asked for works here ({'. '.join(trouble)})", next_step="run `sandlot doctor`"
-        )
-
-    def _check_wishes(self, spec: SessionSpec, have: frozenset[Capability]) -> None:
-        """Refuse what cannot be enforced, before anything is made."""
-        wishes = [_LIMIT_CAPABILITIES[name] for name in spec.resources.asked()]
-        if spec.network != NetworkPolicy() or spec.network.mode is not NetworkMode.LOOPBACK:
-            wishes.append(Capability.NETWORK)
-        if spec.secrets:
-            wishes.append(Capability.SECRETS)
-        if spec.ports:
-            wishes.append(Capability.PORTS)
-        if spec.snapshot:
-            wishes.append(Capability.SNAPSHOTS)
-        missing = [wish for wish in wishes if wish not in have]
-        if missing:
-            raise CapabilityNotSupported(
-                f"this host cannot give what was asked for: {', '.join(missing)}",
-                next_step="leave it out, or use a host that has it",
-                capability=missing[0],
-            )
-        if spec.user and Capability.USERS not in have:
-            raise CapabilityNotSupported("the chosen runtime has no users of its own", next_step="leave the user out")
-
     async def _create(self, session_id: str, spec: SessionSpec) -> Session:
-        runtime = await self._choose_runtime(spec.runtime)
-        storage = await self._choose_storage(spec.storage)
-        self._check_wishes(spec, runtime.capabilities | storage.capabilities)
+        runtime = await self._choices.runtime(spec.runtime)
+        storage = await self._choices.storage(spec.storage)
+        check_wishes(spec, runtime.capabilities | storage.capabilities)
         template = await self._template(spec.template, runtime)
-        vessel = self._pool.take(storage.name, runtime.name, template)
-        if vessel is None:
-            vessel = await self._make_vessel(storage, runtime, template)
+        vessel = self._pool.take(storage, runtime, template) or await self._vessels.make(storage, runtime, template)
         try:
-            session = self._make_session(session_id, spec, vessel, runtime)
+            session = self._make_session(session_id, spec, vessel)
             await self._journal.add_session(session.row)
             if vessel.lost:
                 raise Unavailable("the guest ended while its session was being made", session_id=session_id)
-        except BaseException:
-            await self._discard_vessel(runtime.name, storage.name, vessel.volume.name, vessel.id_range)
+        except BaseException:  # undone, then raised again
+            await self._discard(vessel)
             with suppress(SandlotError):
                 await self._journal.remove_session(session_id)
             raise
-        vessel.on_end = lambda reason: self._guest_ended(session, reason)
+        vessel.on_end = partial(self._guest_ended, session)
         self._sessions[session_id] = session
         self._expiry_changed.set()
         return session
@@ -385,10 +309,10 @@ class SandboxHostService:
             return await self._parts.templates.find(name)
         return Template(name, "", "")
 
-    def _make_session(self, session_id: str, spec: SessionSpec, vessel: Vessel, runtime: Runtime) -> Session:
+    def _make_session(self, session_id: str, spec: SessionSpec, vessel: Vessel) -> Session:
         self._last_serial += 1
         now = time.time()
-        has_users = Capability.USERS in runtime.capabilities
+        has_users = Capability.USERS in vessel.runtime.capabilities
         row = SessionRow(
             session_id=session_id,
             serial=self._last_serial,
@@ -396,8 +320,8 @@ class SandboxHostService:
             reason="",
             volume=vessel.volume.name,
             id_range=vessel.id_range,
-            storage=vessel.storage,
-            runtime=vessel.runtime,
+            storage=vessel.storage.name,
+            runtime=vessel.runtime.name,
             template=spec.template,
             template_path=vessel.template.path,
             created=now,
@@ -405,59 +329,24 @@ class SandboxHostService:
             request_id=spec.request_id,
             spec=spec_to_text(spec, spec.user or ("user" if has_users else "")),
         )
-        session = self._wrap(row, runtime, vessel.volume.path)
-        session.volume = vessel.volume
-        session.workspace = runtime.workspace(vessel.volume)
+        session = self._wrap(row, vessel.runtime, vessel.volume)
         session.guest = vessel.guest
         return session
 
-    def _wrap(self, row: SessionRow, runtime: Runtime, workspace: Path | str) -> Session:
-        session = Session(row, None, str(workspace), runtime.capabilities, self._journal, self._outputs)
+    def _wrap(self, row: SessionRow, runtime: Runtime, volume: Volume | None) -> Session:
+        workspace = runtime.workspace(volume) if volume else ""
+        session = Session(row, volume, workspace, runtime.capabilities, self._journal, self._outputs)
         session.on_wedged = partial(self._wedged, session)
         session.on_prune_due = lambda: self._background.spawn("prune outputs", self._prune(session))
         return session
 
-    async def _make_vessel(self, storage: Storage, runtime: Runtime, template: Template) -> Vessel:
-        id_range = self._take_range()
-        name = "v-" + secrets.token_hex(8)
-        try:
-            volume = await storage.create(name)
-            vessel: Vessel | None = None
-
-            def on_end(reason: str) -> None:
-                if vessel:
-                    vessel.ended(reason)
-
-            path = Path(template.path) if template.path else None
-            guest = await runtime.start(StartPlan(volume, path, id_range), on_end)
-            vessel = Vessel(volume, guest, id_range, template, storage.name, runtime.name)
-        except BaseException:
-            await self._discard_vessel(runtime.name, storage.name, name, id_range)
-            raise
-        return vessel
-
     async def _make_pool_vessel(self) -> Vessel:
-        runtime, storage = await self._choose_runtime(AUTO), await self._choose_storage(AUTO)
-        return await self._make_vessel(storage, runtime, await self._template("builtin", runtime))
+        runtime, storage = await self._choices.runtime(), await self._choices.storage()
+        return await self._vessels.make(storage, runtime, await self._template(BUILTIN, runtime))
 
-    async def _discard_vessel(self, runtime: str, storage: str, name: str, id_range: int) -> None:
-        """Undo, as far as it went. Shielded: an undo that is cancelled halfway would leave things behind."""
-
-        async def undo() -> None:
-            with suppress(SandlotError):
-                await self._parts.runtimes[runtime].stop(name)
-            await self._parts.storages[storage].destroy(name)
-            self._ranges.discard(id_range)
-            self._sweep()
-
-        await asyncio.shield(asyncio.get_running_loop().create_task(undo(), name=f"discard {name}"))
-
-    def _take_range(self) -> int:
-        free = next((number for number in range(1, RANGES_MAX) if number not in self._ranges), None)
-        if free is None:
-            raise LimitReached("no range of user ids is free", limit="id_ranges")
-        self._ranges.add(free)
-        return free
+    async def _discard(self, vessel: Vessel) -> None:
+        await self._vessels.discard(vessel.runtime, vessel.storage, vessel.volume.name, vessel.id_range)
+        self._sweep()
 
     # ---- ending ------------------------------------------------------------------------------------------------
 
@@ -478,7 +367,7 @@ class SandboxHostService:
         await asyncio.to_thread(_remove_outputs, self._outputs / row.volume)
         await self._journal.remove_session(row.session_id)
         self._sessions.pop(row.session_id, None)
-        self._ranges.discard(row.id_range)
+        self._vessels.free(row.id_range)
         if row.request_id:
             self._requests.pop(row.request_id, None)
         self._sweep()
@@ -537,7 +426,7 @@ class SandboxHostService:
         that nobody asked for stays."""
         rows = await self._journal.sessions()
         for row in rows:
-            self._ranges.add(row.id_range)
+            self._vessels.claim(row.id_range)
             self._last_serial = max(self._last_serial, row.serial)
             if row.request_id:
                 self._requests[row.request_id] = row.session_id
@@ -558,20 +447,20 @@ class SandboxHostService:
 
     async def _take_over_session(self, row: SessionRow) -> None:
         runtime = self._parts.runtimes[row.runtime]
-        session = self._wrap(row, runtime, "")
+        volume = None
+        with suppress(NotFound):
+            volume = await self._parts.storages[row.storage].open(row.volume)
+        session = self._wrap(row, runtime, volume)
         self._sessions[row.session_id] = session
         if row.state is SessionState.DESTROYING:
             await self._destroy(session)
             return
-        try:
-            session.volume = await self._storage(session).open(row.volume)
-            session.workspace = runtime.workspace(session.volume)
-        except NotFound:
+        if volume is None:
             await self._fail_found(session, "its volume is missing")
             return
         if row.state is SessionState.FAILED:
             return
-        guest = await runtime.find(row.volume, lambda reason: self._guest_ended(session, reason))
+        guest = await runtime.find(row.volume, partial(self._guest_ended, session))
         if guest is None:
             await self._fail_found(session, "its guest ended while no engine was there")
             return

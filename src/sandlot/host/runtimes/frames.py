@@ -1,4 +1,5 @@
-"""Frames between host and guest as bytes: pure, no sockets. `docs/protocol.md` is the prose, `guest/src/wire.h` the twin."""
+"""Frames between host and guest as bytes: pure, no sockets. The prose is `docs/protocol.md`, the twin is
+`guest/src/wire.h`."""
 
 import os
 import struct

@@ -1,0 +1,98 @@
+"""Which storage and runtime a session gets, and whether what it asks for can be had: before anything is made."""
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from sandlot.contracts.runtime import Runtime
+from sandlot.contracts.storage import Storage
+from sandlot.model import (
+    AUTO,
+    Capability,
+    CapabilityNotSupported,
+    InvalidArgument,
+    NetworkPolicy,
+    Probe,
+    SessionSpec,
+)
+
+_Part = TypeVar("_Part", Storage, Runtime)
+
+_LIMITS = {
+    "cpus": Capability.LIMIT_CPUS,
+    "memory_bytes": Capability.LIMIT_MEMORY,
+    "disk_bytes": Capability.LIMIT_DISK,
+    "pids": Capability.LIMIT_PIDS,
+}
+
+
+class Choices:
+    """Only the value `auto` chooses, and only an isolating runtime; an explicit choice is taken or refused."""
+
+    def __init__(
+        self, storages: Mapping[str, Storage], runtimes: Mapping[str, Runtime], storage: str, runtime: str
+    ) -> None:
+        self.storages = storages
+        self.runtimes = runtimes
+        self._default_storage = storage
+        self._default_runtime = runtime
+        self._found: dict[str, str] = {}
+
+    async def storage(self, asked: str = AUTO) -> Storage:
+        """Raises InvalidArgument for an unknown name, CapabilityNotSupported for one that does not work here."""
+        return await self._choose("storage", asked, self._default_storage, self.storages, tuple(self.storages))
+
+    async def runtime(self, asked: str = AUTO) -> Runtime:
+        """Raises InvalidArgument for an unknown name, CapabilityNotSupported for one that does not work here."""
+        isolating = tuple(
+            name for name, runtime in self.runtimes.items() if Capability.ISOLATION in runtime.capabilities
+        )
+        return await self._choose("runtime", asked, self._default_runtime, self.runtimes, isolating)
+
+    async def _choose(
+        self, axis: str, asked: str, default: str, parts: Mapping[str, _Part], automatic: tuple[str, ...]
+    ) -> _Part:
+        name = default if asked == AUTO else asked
+        key = f"{axis} {name}"
+        if key in self._found:
+            return parts[self._found[key]]
+        if name != AUTO and name not in parts:
+            raise InvalidArgument(f"there is no {axis} {name!r}", next_step=f"use one of: auto, {', '.join(parts)}")
+        trouble: list[str] = []
+        for candidate in automatic if name == AUTO else (name,):
+            probe = await parts[candidate].probe()
+            if probe.ready:
+                self._found[key] = candidate
+                return parts[candidate]
+            trouble.append(f"{candidate}: {probe.reason}" + (f"; {probe.next_step}" if probe.next_step else ""))
+        raise CapabilityNotSupported(
+            f"no {axis} that was asked for works here ({'. '.join(trouble)})", next_step="run `sandlot doctor`"
+        )
+
+    async def probes(self) -> tuple[list[Probe], list[Probe]]:
+        """What each storage and each runtime says about this machine."""
+        return (
+            [await storage.probe() for storage in self.storages.values()],
+            [await runtime.probe() for runtime in self.runtimes.values()],
+        )
+
+
+def check_wishes(spec: SessionSpec, have: frozenset[Capability]) -> None:
+    """Refuse what cannot be enforced. Raises CapabilityNotSupported."""
+    wishes = [_LIMITS[name] for name in spec.resources.asked()]
+    if spec.network != NetworkPolicy():
+        wishes.append(Capability.NETWORK)
+    if spec.secrets:
+        wishes.append(Capability.SECRETS)
+    if spec.ports:
+        wishes.append(Capability.PORTS)
+    if spec.snapshot:
+        wishes.append(Capability.SNAPSHOTS)
+    if spec.user:
+        wishes.append(Capability.USERS)
+    missing = [wish for wish in wishes if wish not in have]
+    if missing:
+        raise CapabilityNotSupported(
+            f"this host cannot give what was asked for: {', '.join(missing)}",
+            next_step="leave it out, or use a host that has it",
+            capability=missing[0],
+        )

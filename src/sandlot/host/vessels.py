@@ -1,0 +1,87 @@
+"""A volume with a guest on it: what a session is made of, before it is one."""
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from sandlot.contracts.runtime import Guest, Runtime, StartPlan
+from sandlot.contracts.storage import Storage, Volume
+from sandlot.host.storage.canonical import RANGES_MAX
+from sandlot.model import LimitReached, SandlotError, Template
+
+
+@dataclass(slots=True)
+class Vessel:
+    """Has no name that anyone outside knows."""
+
+    volume: Volume
+    guest: Guest
+    id_range: int
+    template: Template
+    storage: Storage
+    runtime: Runtime
+    lost: bool = False
+    on_end: Callable[[str], None] | None = None
+
+    def ended(self, reason: str) -> None:
+        self.lost = True
+        if self.on_end:
+            self.on_end(reason)
+
+
+class Vessels:
+    """Makes and discards them. Each has a range of user ids that no other has while it lives."""
+
+    def __init__(self) -> None:
+        self._ranges: set[int] = {0}  # 0 is for probes
+        self._next = 1
+
+    def claim(self, id_range: int) -> None:
+        """The range of a session from an earlier engine."""
+        self._ranges.add(id_range)
+
+    def free(self, id_range: int) -> None:
+        self._ranges.discard(id_range)
+        self._next = min(self._next, max(1, id_range))
+
+    async def make(self, storage: Storage, runtime: Runtime, template: Template) -> Vessel:
+        """Raises LimitReached, Unavailable, DeadlineExceeded; then nothing is left behind."""
+        id_range = self._take_range()
+        name = "v-" + secrets.token_hex(8)
+        vessel: Vessel | None = None
+
+        def on_end(reason: str) -> None:
+            if vessel:
+                vessel.ended(reason)
+
+        try:
+            volume = await storage.create(name)
+            plan = StartPlan(volume, Path(template.path) if template.path else None, id_range)
+            guest = await runtime.start(plan, on_end)
+        except BaseException:  # undone, then raised again
+            await self.discard(runtime, storage, name, id_range)
+            raise
+        vessel = Vessel(volume, guest, id_range, template, storage, runtime)
+        return vessel
+
+    async def discard(self, runtime: Runtime, storage: Storage, name: str, id_range: int) -> None:
+        """Undo, as far as it went. Shielded: an undo that is cancelled halfway would leave things behind."""
+
+        async def undo() -> None:
+            with suppress(SandlotError):
+                await runtime.stop(name)
+            await storage.destroy(name)
+            self.free(id_range)
+
+        await asyncio.shield(asyncio.get_running_loop().create_task(undo(), name=f"discard {name}"))
+
+    def _take_range(self) -> int:
+        for number in range(self._next, RANGES_MAX):
+            if number not in self._ranges:
+                self._ranges.add(number)
+                self._next = number + 1
+                return number
+        raise LimitReached("no range of user ids is free", limit="id_ranges")

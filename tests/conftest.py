@@ -1,0 +1,87 @@
+"""Real engines on throw-away data directories. One built-in template is shared: it costs seconds to make."""
+
+import os
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from sandlot.config.settings import Settings, load
+from sandlot.host.service import SandboxHostService
+from sandlot.host.templates.builtin import build as build_template
+from sandlot.host.templates.builtin import fingerprint
+from sandlot.model import CallOutput, CallRequest, CallResult, SessionFilter, Stream
+from sandlot.wiring.embedded import build
+
+NO_ROOT = "needs root: namespaces, mounts and ids of others"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests marked `root` are skipped, with that reason, when run by someone else."""
+    if os.geteuid() != 0:
+        for item in items:
+            if item.get_closest_marker("root"):
+                item.add_marker(pytest.mark.skip(reason=NO_ROOT))
+
+
+@pytest.fixture(scope="session")
+def shared_templates() -> Path:
+    """A folder that outlives the run: the template in it is named by its fingerprint, so it is never stale."""
+    folder = Path(__file__).parents[1] / "build" / "test-templates"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if os.geteuid() == 0:
+        build_template(folder / f"builtin-{fingerprint()}")
+    return folder
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path, shared_templates: Path) -> Iterator[Path]:
+    data = tmp_path / "data"
+    data.mkdir(mode=0o700)
+    (data / "templates").symlink_to(shared_templates)
+    yield data
+    (data / "templates").unlink()
+    shutil.rmtree(data)
+
+
+@pytest.fixture
+def settings(data_dir: Path) -> Settings:
+    return load({**os.environ, "SANDLOT_DATA_DIR": str(data_dir), "SANDLOT_STORAGE": "", "SANDLOT_RUNTIME": ""})
+
+
+async def clean_up(host: SandboxHostService) -> None:
+    while page := (await host.list(SessionFilter())).sessions:
+        for session in page:
+            await host.destroy(session.session_id)
+
+
+@pytest.fixture
+async def host(settings: Settings) -> AsyncIterator[SandboxHostService]:
+    """An engine; its sessions are destroyed at the end."""
+    async with build(settings) as engine:
+        yield engine
+        await clean_up(engine)
+
+
+class Ran:
+    """What a finished call left: its result and both streams."""
+
+    def __init__(self, result: CallResult, stdout: bytes, stderr: bytes) -> None:
+        self.result = result
+        self.exit_code = result.exit_code
+        self.stdout = stdout
+        self.stderr = stderr
+
+    def __repr__(self) -> str:
+        return f"Ran({self.result}, {self.stdout[-2000:]!r}, {self.stderr[-2000:]!r})"
+
+
+async def run(host: SandboxHostService, request: CallRequest) -> Ran:
+    """Run a call to its end."""
+    streams = {Stream.STDOUT: bytearray(), Stream.STDERR: bytearray()}
+    async with host.call(request) as events:
+        async for event in events:
+            if isinstance(event, CallOutput):
+                streams[event.stream] += event.data
+        return Ran(await events.result(), bytes(streams[Stream.STDOUT]), bytes(streams[Stream.STDERR]))
