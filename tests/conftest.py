@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sandlot.config.settings import Settings, load
+from sandlot.contracts import CallStream
 from sandlot.host.service import SandboxHostService
 from sandlot.host.templates.builtin import build as build_template
 from sandlot.host.templates.builtin import fingerprint
@@ -77,11 +78,17 @@ class Ran:
         return f"Ran({self.result}, {self.stdout[-2000:]!r}, {self.stderr[-2000:]!r})"
 
 
+async def collect(events: CallStream) -> Ran:
+    """Read a call to its end."""
+    streams = {Stream.STDOUT: bytearray(), Stream.STDERR: bytearray()}
+    async for event in events:
+        if isinstance(event, CallOutput):
+            assert event.offset == len(streams[event.stream]), "a hole or an overlap in the output"
+            streams[event.stream] += event.data
+    return Ran(await events.result(), bytes(streams[Stream.STDOUT]), bytes(streams[Stream.STDERR]))
+
+
 async def run(host: SandboxHostService, request: CallRequest) -> Ran:
     """Run a call to its end."""
-    streams = {Stream.STDOUT: bytearray(), Stream.STDERR: bytearray()}
     async with host.call(request) as events:
-        async for event in events:
-            if isinstance(event, CallOutput):
-                streams[event.stream] += event.data
-        return Ran(await events.result(), bytes(streams[Stream.STDOUT]), bytes(streams[Stream.STDERR]))
+        return await collect(events)

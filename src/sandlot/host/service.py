@@ -94,6 +94,7 @@ class SandboxHostService:
         self._last_serial = 0
         self._expiry_changed = asyncio.Event()
         self._sweeping = False
+        self._closing = False
         self._outputs = settings.data / "outputs"
 
     # ---- life --------------------------------------------------------------------------------------------------
@@ -134,6 +135,7 @@ class SandboxHostService:
         for task in tuple(self._destroying.values()):
             with suppress(SandlotError):
                 await task
+        self._closing = True
         self._expiry_changed.set()
         for vessel in self._pool.drain():
             await self._discard(vessel)
@@ -146,6 +148,10 @@ class SandboxHostService:
     async def probes(self) -> tuple[list[Probe], list[Probe]]:
         """What each storage and each runtime says about this machine."""
         return await self._choices.probes()
+
+    @property
+    def keeper_pid(self) -> int:
+        return self._parts.keeper.pid
 
     # ---- sessions ----------------------------------------------------------------------------------------------
 
@@ -398,7 +404,7 @@ class SandboxHostService:
             session.output_path(process_id).unlink(missing_ok=True)
 
     async def _expire(self) -> None:
-        while True:
+        while not self._closing:
             self._expiry_changed.clear()
             soonest = min((session.row.expires for session in self._sessions.values()), default=None)
             wait = None if soonest is None else max(0.0, soonest - time.time())

@@ -33,7 +33,7 @@ class GuestLink:
         self._nonce = b""
         self._listing: list[KnownProcess] = []
         self._synced: asyncio.Future[None] | None = None
-        self._held: list[Callable[[], None]] | None = None
+        self._held: list[tuple[int, int, int, bytes]] | None = None
         self._ended = False
         end.setblocking(False)
         self._loop.add_reader(end.fileno(), self._readable)
@@ -58,8 +58,8 @@ class GuestLink:
 
     def begin(self) -> None:
         held, self._held = self._held or [], None
-        for action in held:
-            action()
+        for kind, flags, ident, payload in held:
+            self._hear(kind, flags, ident, memoryview(payload))
 
     def spawn(self, process_id: int, plan: SpawnPlan, sink: ProcessSink) -> "LinkedProcess":
         message = frames.spawn(process_id, plan)
@@ -169,16 +169,15 @@ class GuestLink:
             # Until the guest repeats our nonce it still speaks to the host before us.
             self._hear_sync(kind, ident, payload)
             return
-        sink = self._sinks.get(ident)
-        if sink is None:
-            if kind == Frame.BOOT_FAILED:
-                self._boot_failed(payload)
+        if self._held is not None:
+            # Nobody has adopted the processes yet that these frames are about.
+            self._held.append((kind, flags, ident, bytes(payload)))
             return
-        if self._held is None:
+        sink = self._sinks.get(ident)
+        if sink is not None:
             self._deliver(sink, kind, flags, payload)
-        else:
-            kept = memoryview(bytes(payload))
-            self._held.append(lambda: self._deliver(sink, kind, flags, kept))
+        elif kind == Frame.BOOT_FAILED:
+            self._boot_failed(payload)
 
     def _deliver(self, sink: ProcessSink, kind: int, flags: int, payload: memoryview) -> None:
         if kind == Frame.DATA:

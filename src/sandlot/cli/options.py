@@ -1,0 +1,97 @@
+"""The options that several verbs share, and the requests that they make."""
+
+import argparse
+from dataclasses import replace
+
+from sandlot.cli import values
+from sandlot.cli.terminal import terminal_size
+from sandlot.model import (
+    AUTO,
+    BUILTIN,
+    CallRequest,
+    InvalidArgument,
+    Resources,
+    SessionSpec,
+    limits,
+)
+
+# A command of a person may run on and may say much; what it says is kept on disk until its session ends.
+OUTPUT_BYTES_MAX = limits.GIB
+_LIFETIME_MARGIN_S = 60.0
+
+
+def add_session_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("session")
+    group.add_argument("--id", metavar="ID", help="the session's id (default: a random one)")
+    group.add_argument("--template", metavar="NAME", default=BUILTIN, help=f"what it starts from (default: {BUILTIN})")
+    group.add_argument("--storage", metavar="NAME", default=AUTO, help="how its files are kept (default: auto)")
+    group.add_argument("--runtime", metavar="NAME", default=AUTO, help="how it is contained (default: auto)")
+    group.add_argument("--label", metavar="KEY=VALUE", action="append", default=[], help="can be repeated")
+    group.add_argument("--env", metavar="KEY=VALUE", action="append", default=[], help="can be repeated")
+    group.add_argument("--user", metavar="USER", help="who commands run as (default: the template's user)")
+    group.add_argument("--cpu", metavar="CPUS", help="processors, such as 2 or 0.5")
+    group.add_argument("--memory", metavar="SIZE", help="such as 512M or 2G")
+    group.add_argument("--disk", metavar="SIZE", help="such as 10G")
+    group.add_argument("--pids", metavar="COUNT", help="processes at once")
+    group.add_argument("--request-id", metavar="ID", help="a repeated one gives the first answer")
+
+
+def add_command_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("command")
+    group.add_argument("--cwd", metavar="PATH", help="where it starts (default: the workspace)")
+    group.add_argument("-i", "--interactive", action="store_true", help="pass stdin on even from a terminal")
+    group.add_argument("-t", "--tty", action="store_true", help="give it a terminal; implies -i")
+    group.add_argument("--output-max", metavar="SIZE", help="keep no more than this of what it prints (default: 1G)")
+
+
+def session_spec(args: argparse.Namespace) -> SessionSpec:
+    """Raises InvalidArgument."""
+    timeout = args.timeout
+    return SessionSpec(
+        session_id=args.id,
+        template=args.template,
+        storage=args.storage,
+        runtime=args.runtime,
+        labels=values.pairs("--label", args.label),
+        envs=values.pairs("--env", args.env),
+        user=args.user,
+        resources=Resources(
+            cpus=None if args.cpu is None else values.number("--cpu", args.cpu),
+            memory_bytes=None if args.memory is None else values.size("--memory", args.memory),
+            disk_bytes=None if args.disk is None else values.size("--disk", args.disk),
+            pids=None if args.pids is None else values.count("--pids", args.pids),
+        ),
+        timeout_s=limits.SESSION_LIFETIME_S if timeout is None else values.duration("--timeout", timeout),
+        request_id=args.request_id,
+    )
+
+
+def outliving(spec: SessionSpec, timeout_s: float | None) -> SessionSpec:
+    """The session of one command: it ends by itself, a little later, should we be killed before we can end it."""
+    return spec if timeout_s is None else replace(spec, timeout_s=timeout_s + _LIFETIME_MARGIN_S)
+
+
+def call_timeout(args: argparse.Namespace) -> float | None:
+    return None if args.timeout is None else values.duration("--timeout", args.timeout)
+
+
+def call_request(args: argparse.Namespace, session_id: str, *, stdin: bool, detach: bool = False) -> CallRequest:
+    """Raises InvalidArgument, LimitReached. The environment of `run` is its session's, so it is not given again."""
+    if not args.command:
+        raise InvalidArgument("there is no command to run", next_step="put it at the end: -- CMD ARGUMENT...")
+    limit = args.output_max
+    kept = (
+        (limits.CALL_OUTPUT_BYTES if args.json else OUTPUT_BYTES_MAX)
+        if limit is None
+        else values.size("--output-max", limit)
+    )
+    return CallRequest(
+        session_id=session_id,
+        argv=tuple(args.command),
+        cwd=args.cwd,
+        timeout_s=call_timeout(args),
+        stdin=stdin,
+        terminal=terminal_size() if args.tty else None,
+        output_bytes_max=kept,
+        detach=detach,
+    )

@@ -1,0 +1,41 @@
+"""Run one command in a session made for it, and destroy the session whatever happens."""
+
+import argparse
+from contextlib import suppress
+
+from sandlot.cli.context import Context
+from sandlot.cli.options import (
+    add_command_options,
+    add_session_options,
+    call_request,
+    call_timeout,
+    outliving,
+    session_spec,
+)
+from sandlot.cli.stream import Collected, OwnStreams, converse, report, wants_stdin
+from sandlot.model import SessionNotFound
+
+USAGE = "run [options] -- CMD..."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_session_options(parser)
+    add_command_options(parser)
+    parser.add_argument("--timeout", metavar="TIME", help="end the command after this: 90, 30s, 10m, 2h (default: none)")
+
+
+async def run(context: Context) -> int:
+    args = context.args
+    stdin = wants_stdin(interactive=args.interactive, tty=args.tty)
+    call_request(args, "checked-first", stdin=stdin)  # a wrong request is refused before a session is made for it
+    sink = Collected() if args.json else OwnStreams()
+    async with context.engine() as host:
+        session = await host.create(outliving(session_spec(args), call_timeout(args)))
+        context.progress.close()
+        try:
+            request = call_request(args, session.session_id, stdin=stdin)
+            result = await converse(host, request, sink, context.interruption)
+        finally:
+            with context.interruption.held_off(), suppress(SessionNotFound):
+                await host.destroy(session.session_id)
+    return report(context.screen, session.session_id, result, sink)
