@@ -386,7 +386,6 @@ static void on_discard(struct process *process, uint8_t stream) {
     struct output *output = &process->outputs[stream];
     if (output->discard) return;
     output->discard = true;
-    output->discarded += output->ring.end - output->ring.base;
     ring_drop(&output->ring, output->ring.end);
     output->sent = output->ring.base;
     output_resume(process, output);

@@ -17,7 +17,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_command_options(parser)
     parser.add_argument("--user", metavar="USER", help="a name, a uid or uid:gid (default: the session's user)")
     parser.add_argument("--env", metavar="KEY=VALUE", action="append", default=[], help="can be repeated")
-    parser.add_argument("--timeout", metavar="TIME", help="end the command after this: 90, 30s, 10m, 2h (default: none)")
+    parser.add_argument(
+        "--timeout", metavar="TIME", help="end the command after this: 90, 30s, 10m, 2h (default: none)"
+    )
     parser.add_argument("--detach", action="store_true", help="leave it running and print its call id")
     parser.add_argument("id", metavar="ID", help="the session's id")
 

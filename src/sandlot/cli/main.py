@@ -105,7 +105,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         raise SystemExit(EXIT_USAGE)
     if command is not None:
         if args.verb not in TAKE_COMMAND:
-            raise InvalidArgument(f"{args.verb} takes no command behind `--`", next_step=f"`sandlot {args.verb} --help`")
+            raise InvalidArgument(
+                f"{args.verb} takes no command behind `--`", next_step=f"`sandlot {args.verb} --help`"
+            )
         args.command = command
     return args
 
@@ -129,7 +131,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_BROKEN_PIPE
     except KeyboardInterrupt:
         return EXIT_SIGNAL + 2
-    except Exception as error:  # the end of the program: there is nobody above to tell
+    except Exception as error:  # noqa: BLE001 - the end of the program: there is nobody above to tell
         return _defect(error, as_json=as_json, debug=debug)
 
 

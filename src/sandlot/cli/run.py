@@ -21,7 +21,9 @@ USAGE = "run [options] -- CMD..."
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_session_options(parser)
     add_command_options(parser)
-    parser.add_argument("--timeout", metavar="TIME", help="end the command after this: 90, 30s, 10m, 2h (default: none)")
+    parser.add_argument(
+        "--timeout", metavar="TIME", help="end the command after this: 90, 30s, 10m, 2h (default: none)"
+    )
 
 
 async def run(context: Context) -> int:

@@ -1,5 +1,6 @@
 """Which storage and runtime a session gets, and whether what it asks for can be had: before anything is made."""
 
+import asyncio
 from collections.abc import Mapping
 from typing import TypeVar
 
@@ -36,6 +37,7 @@ class Choices:
         self._default_storage = storage
         self._default_runtime = runtime
         self._found: dict[str, str] = {}
+        self._probing = asyncio.Lock()
 
     async def storage(self, asked: str = AUTO) -> Storage:
         """Raises InvalidArgument for an unknown name, CapabilityNotSupported for one that does not work here."""
@@ -59,7 +61,8 @@ class Choices:
             raise InvalidArgument(f"there is no {axis} {name!r}", next_step=f"use one of: auto, {', '.join(parts)}")
         trouble: list[str] = []
         for candidate in automatic if name == AUTO else (name,):
-            probe = await parts[candidate].probe()
+            async with self._probing:
+                probe = Probe(candidate, True) if key in self._found else await parts[candidate].probe()
             if probe.ready:
                 self._found[key] = candidate
                 return parts[candidate]

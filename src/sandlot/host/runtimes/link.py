@@ -1,6 +1,7 @@
 """The host's end of one guest. Serves every runtime whose guest speaks our frames."""
 
 import asyncio
+import contextlib
 import os
 import secrets
 import socket
@@ -96,7 +97,8 @@ class GuestLink:
     def send(self, message: bytes) -> None:
         """Tell a guest something that nobody waits for. One that is gone does not hear it."""
         if not self._ended:
-            self._send(message)
+            with contextlib.suppress(Unavailable):
+                self._send(message)
 
     # ---- the socket --------------------------------------------------------------------------------------------
 
