@@ -131,9 +131,13 @@ static bool kept(int capability) {
 
 static void drop_capabilities(void) {
     uint64_t mask_bits = 0;
-    for (int capability = 0; prctl(PR_CAPBSET_READ, capability, 0, 0, 0) >= 0; capability++) {
+    /* Up to the first number that this kernel does not know. */
+    for (int capability = 0; capability < 64; capability++) {
         if (kept(capability)) mask_bits |= 1ull << capability;
-        else need(prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0, "drop capabilities");
+        else if (prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) < 0) {
+            need(errno == EINVAL && capability > CAP_AUDIT_READ, "drop capabilities");
+            break;
+        }
     }
     prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
     struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};

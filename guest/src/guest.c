@@ -651,8 +651,9 @@ static bool tell(bool patient) {
 static void prepare(int socket, bool whole_namespace) {
     sigset_t all, child;
     struct sigaction plain = {.sa_handler = SIG_DFL}, ignore = {.sa_handler = SIG_IGN};
-    /* What the keeper and its parents ignore, our children would ignore too. */
-    for (int number = 1; number < NSIG; number++) sigaction(number, &plain, NULL);
+    /* What the keeper ignores, our children would ignore too. */
+    const int ignored[] = {SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+    for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++) sigaction(ignored[i], &plain, NULL);
     sigaction(SIGPIPE, &ignore, NULL);
     sigfillset(&all);
     sigprocmask(SIG_SETMASK, &all, NULL);

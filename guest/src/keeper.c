@@ -34,6 +34,7 @@ enum {
     EVENTS = 32,
     SOCKET_BUFFER = 1024 * 1024,
     IDLE_EXIT_MS = 20000, /* nobody to serve and nothing to hold */
+    JANITOR_PAUSE_US = 2000,
 };
 
 enum kind { KIND_LISTEN, KIND_DAEMON, KIND_GUEST };
@@ -127,7 +128,8 @@ static void refuse(int to, uint32_t kind, uint64_t request, int error, const cha
 
 /* ---- the janitor ------------------------------------------------------------------------------------------------ */
 
-/* Closes what is handed to it. The last reference to an overlay syncs a disk: that is waited for here only. */
+/* Closes what is handed to it. The last reference to an overlay syncs a disk: that is waited for here only, and only
+ * after a pause in which whoever gave it away has closed his own. */
 static _Noreturn void janitor_run(int from) {
     prctl(PR_SET_NAME, "sandlot-janitor");
     for (;;) {
@@ -144,6 +146,7 @@ static _Noreturn void janitor_run(int from) {
         if (header == NULL || header->cmsg_type != SCM_RIGHTS) continue;
         int fd;
         memcpy(&fd, CMSG_DATA(header), sizeof fd);
+        usleep(JANITOR_PAUSE_US);
         close(fd);
     }
 }
@@ -579,7 +582,8 @@ static void handle(struct source *source) {
 }
 
 int keeper_run(void) {
-    struct sigaction ignore = {.sa_handler = SIG_IGN};
+    struct sigaction ignore = {.sa_handler = SIG_IGN}, plain = {.sa_handler = SIG_DFL};
+    for (int number = 1; number < NSIG; number++) sigaction(number, &plain, NULL);
     const int ignored[] = {SIGCHLD, SIGPIPE, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
     for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++) sigaction(ignored[i], &ignore, NULL);
     setsid();

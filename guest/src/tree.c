@@ -68,7 +68,7 @@ void tree_signal(pid_t root, int signal_number) {
     for (int round = 0; round < rounds; round++) {
         int count = read_people();
         if (mark_family(root, count) == 0 && round > 0) break;
-        kill(-root, signal_number);
+        if (root != getpid()) kill(-root, signal_number); /* ours is where we are ourselves */
         for (int i = 0; i < count; i++)
             if (people[i].ours && people[i].pid != getpid()) kill(people[i].pid, signal_number);
     }

@@ -80,9 +80,11 @@ async def _choose(story: Story) -> str:
         if Capability.ISOLATION in await story.host.capabilities():
             return ""
         why = "no runtime here isolates"
-    except (CapabilityNotSupported, OSError):
+    except CapabilityNotSupported:
         _storages, runtimes = await story.host.probes()
         why = "; ".join(f"{probe.name}: {probe.reason}" for probe in runtimes if not probe.ready)
+    except OSError as error:
+        why = str(error)
     story.runtime = "none"
     return why
 
@@ -125,4 +127,5 @@ def _conclude(story: Story, measures: list[Measure], seconds: float) -> None:
     if wrong:
         screen.line(f"Not all was as expected: see step {', '.join(wrong)}. `sandlot doctor` may tell more.")
     else:
-        screen.line(f"All was as expected, in {seconds:.1f} s. Your turn: sandlot run -t -- bash")
+        runtime = "" if story.runtime == AUTO else f" --runtime {story.runtime}"
+        screen.line(f"All was as expected, in {seconds:.1f} s. Your turn: sandlot run -t{runtime} -- bash")

@@ -47,11 +47,10 @@ async def _try_engine(context: Context) -> tuple[list[Check], bool | None]:
     except SandlotError as error:
         return [Check("engine", Verdict.MISSING, error.message, error.next_step)], False
     except OSError as error:
-        step = "look at what is said above, or give another --data-dir"
+        step = "look at what is missing above, or give another --data-dir"
         return [Check("engine", Verdict.MISSING, f"it does not start: {error}", step)], False
-    return [_probed("storage", probe) for probe in storages] + [
-        _probed("runtime", probe) for probe in runtimes
-    ], isolates
+    probed = [*(_probed("storage", probe) for probe in storages), *(_probed("runtime", probe) for probe in runtimes)]
+    return probed, isolates
 
 
 async def _isolates(host: Engine) -> bool:

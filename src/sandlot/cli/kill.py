@@ -1,6 +1,8 @@
 """Destroy sessions: everything that runs in them ends, their files are removed."""
 
 import argparse
+import asyncio
+import os
 import sys
 
 from sandlot.cli.context import Context
@@ -27,7 +29,7 @@ async def run(context: Context) -> int:
     errors: list[SandlotError] = []
     async with context.engine() as host:
         ids = await _everything(host) if args.all else list(dict.fromkeys(args.ids))
-        if args.all and ids and not args.yes and not _confirmed(len(ids)):
+        if args.all and ids and not args.yes and not await _confirmed(len(ids)):
             context.screen.note("nothing was destroyed")
             return 1
         for session_id in ids:
@@ -49,10 +51,18 @@ async def _everything(host: Host) -> list[str]:
         page = await host.list(SessionFilter(limit=limits.LIST_PAGE_MAX, after=page.next))
 
 
-def _confirmed(count: int) -> bool:
-    print(f"Destroy {'the one session' if count == 1 else f'all {count} sessions'} and their files? [y/N] ", end="")
-    sys.stdout.flush()
-    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+async def _confirmed(count: int) -> bool:
+    what = "1 session and its files" if count == 1 else f"{count} sessions and their files"
+    print(f"Destroy {what}? [y/N] ", end="", flush=True)
+    # The loop goes on meanwhile, so that Ctrl-C is an answer too.
+    loop, fd = asyncio.get_running_loop(), sys.stdin.fileno()
+    answered: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(fd, lambda: answered.done() or answered.set_result(None))
+    try:
+        await answered
+    finally:
+        loop.remove_reader(fd)
+    return os.read(fd, 1024).strip().lower() in {b"y", b"yes"}
 
 
 def _report(context: Context, killed: list[str], errors: list[SandlotError]) -> int:

@@ -45,8 +45,11 @@ def look(settings: Settings) -> Iterator[Check]:
 
 
 def _user() -> Check:
-    if os.geteuid() == 0:
+    if os.geteuid() == 0 and _read(Path("/proc/self/uid_map")).split() == ["0", "0", "4294967295"]:
         return Check("user", Verdict.OK, "root")
+    if os.geteuid() == 0:
+        step = "run as root of the machine, or in a container with the machine's user ids"
+        return Check("user", Verdict.MISSING, "root of a user namespace, which has not all user ids", step)
     step = "run as root to get sessions that are isolated"
     return Check("user", Verdict.MISSING, f"uid {os.geteuid()}, not root", step)
 
@@ -112,8 +115,8 @@ def _data_directory(data: Path) -> Iterator[Check]:
 
 
 def _nearest(path: Path) -> Path:
-    """The path itself, or the directory above it that exists."""
-    while not path.exists() and path != path.parent:
+    """The path itself, or the directory above it that exists and can be seen."""
+    while not os.access(path, os.F_OK) and path != path.parent:
         path = path.parent
     return path
 

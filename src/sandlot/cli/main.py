@@ -2,7 +2,9 @@
 
 import argparse
 import asyncio
+import io
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
@@ -105,15 +107,35 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         raise SystemExit(EXIT_USAGE)
     if command is not None:
         if args.verb not in TAKE_COMMAND:
-            raise InvalidArgument(
-                f"{args.verb} takes no command behind `--`", next_step=f"`sandlot {args.verb} --help`"
-            )
+            raise InvalidArgument(f"{args.verb} takes no command", next_step="leave out `--` and what follows")
         args.command = command
     return args
 
 
+def _open_standard_streams() -> None:
+    """Whoever started us may have closed some of them. What is opened next must not take their place."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+    sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115 - open as long as the program runs
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 is no reason to fail
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    argv = sys.argv[1:] if argv is None else argv
+    _open_standard_streams()
+    try:
+        return _main(sys.argv[1:] if argv is None else argv)
+    except BrokenPipeError:
+        return EXIT_BROKEN_PIPE
+    finally:
+        _flush()
+
+
+def _main(argv: Sequence[str]) -> int:
     own = argv[: argv.index("--")] if "--" in argv else argv
     as_json, debug = "--json" in own, "--debug" in own
     try:
@@ -125,14 +147,21 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         show_error(error, as_json=as_json)
         return EXIT_USAGE if isinstance(error, InvalidArgument) else EXIT_SANDBOX
-    except BrokenPipeError:
-        # Python would complain once more when it flushes at the end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_BROKEN_PIPE
     except KeyboardInterrupt:
-        return EXIT_SIGNAL + 2
+        return EXIT_SIGNAL + signal.SIGINT
+    except BrokenPipeError:
+        raise
     except Exception as error:  # noqa: BLE001 - the end of the program: there is nobody above to tell
         return _defect(error, as_json=as_json, debug=debug)
+
+
+def _flush() -> None:
+    """Python flushes once more at its end, and would complain then about a reader who left."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _run(args: argparse.Namespace) -> int:

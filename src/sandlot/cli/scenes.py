@@ -51,8 +51,8 @@ async def write(story: Story) -> None:
 async def run(story: Story) -> None:
     with story.step("Run it") as step:
         ran = await story.sh("if [ -e test_primes.py ]; then python3 -m unittest 2>&1; else sh squares.sh; fi")
-        step.expect(ran.exit_code == 0, f"exit code {ran.exit_code}")
-        step.say(ran.stdout.strip())
+        said = [line for line in ran.stdout.splitlines() if any(map(str.isalnum, line))]
+        step.expect(ran.exit_code == 0, f"exit code {ran.exit_code}: {', '.join(said)}")
 
 
 async def look_around(story: Story) -> None:
@@ -73,12 +73,10 @@ async def try_to_get_out(story: Story) -> None:
     with story.step("Try to get out") as step:
         read = await story.run(("cat", str(secret)))
         step.expect(read.exit_code != 0 and not read.stdout, _told("cat a file of the host", read))
-        shadow = await story.run(("cat", "/etc/shadow"))
-        step.expect(shadow.exit_code != 0, _told("cat /etc/shadow", shadow))
         net = await story.run(("timeout", "2", "bash", "-c", ": < /dev/tcp/1.1.1.1/53"))
         step.expect(net.exit_code != 0 and net.result.duration_s < 1, _told("connect to 1.1.1.1", net))
-        mount = await story.sh("mount -t tmpfs none /mnt")
-        step.expect(mount.exit_code != 0, _told("mount", mount))
+        kernel = await story.sh("echo 1 > /proc/sys/vm/drop_caches", user="root")
+        step.expect(kernel.exit_code != 0, _told("set something of the kernel, as root inside", kernel))
     secret.unlink()
 
 
@@ -94,7 +92,7 @@ async def time_out(story: Story) -> None:
     with story.step(f"A command that would sleep a minute, given {_TIMEOUT_S:g} s") as step:
         ran = await story.sh("sleep 60 & sleep 60", timeout_s=_TIMEOUT_S)
         step.expect(ran.result.limit is LimitHit.TIMEOUT, f"exit code {ran.exit_code}: ended by its {ran.result.limit}")
-        left = await story.sh("pgrep -c sleep || :")
+        left = await story.sh("cat /proc/[0-9]*/comm | grep -cx sleep")
         if story.runtime != "none":
             step.expect(left.stdout.strip() == "0", "and nothing of it is left running")
 
@@ -170,6 +168,7 @@ async def _create_often(story: Story, how: str) -> None:
             await story.host.destroy(story.session.session_id)
             await asyncio.sleep(_REFILL_S)  # what is cleaned up or made ready behind us must not count
         story.session = kept
+        step.ms = sum(spent) * 1000
         measure = Measure.of(f"create to first result, {how}", spent)
         story.measures.append(measure)
         step.expect(measure.ms < 1000, f"{measure.ms:.1f} ms from the request to the first result")
@@ -186,7 +185,7 @@ async def destroy(story: Story) -> None:
 
 def _told(command: str, ran: Ran) -> str:
     said = (ran.stdout + ran.stderr).strip().splitlines()
-    return f"$ {command}: {said[-1] if said else f'exit code {ran.exit_code}'}"
+    return f"$ {command}: {said[0] if said else f'exit code {ran.exit_code}'}"
 
 
 TRUSTED = (

@@ -5,14 +5,15 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.status import Status
 
-from sandlot.model import SandlotError, error_to_data
+from sandlot.model import SandlotError, SessionNotFound, Unavailable, error_to_data
 
 
 class Screen:
@@ -33,13 +34,12 @@ class Screen:
 
     def json(self, document: Mapping[str, object]) -> None:
         text = json.dumps(document, indent=2 if self.is_terminal else None, ensure_ascii=False, default=_plain)
-        sys.stdout.flush()
         # Lone surrogates cannot be written; whoever needs such bytes finds them in a field of base64.
-        sys.stdout.buffer.write(text.encode(errors="replace") + b"\n")
-        sys.stdout.flush()
+        self.line(text.encode(errors="replace").decode())
 
     def line(self, text: str = "") -> None:
-        print(text, flush=True)
+        with writing("stdout"):
+            print(text, flush=True)
 
     def note(self, text: str) -> None:
         """Beside the point of the command: on stderr."""
@@ -114,7 +114,18 @@ class TemplateProgress:
 
 
 _STYLES = {"active": "green", "ok": "green", "failed": "red", "missing": "red", "paused": "yellow"}
-_COLOURS = {"ok": "32", "missing": "31", "info": "36", "bold": "1", "dim": "2"}
+_COLOURS = {"ok": "32", "missing": "31", "note": "36", "bold": "1", "dim": "2"}
+
+
+@contextmanager
+def writing(where: str) -> Generator[None]:
+    """A full disk under our output is no defect of ours. A reader who left is told apart: he wants silence."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise Unavailable(f"{where} cannot be written: {error.strerror}") from error
 
 
 def is_terminal(stream: IO[str] | None) -> bool:
@@ -135,12 +146,15 @@ def decoded(text: str) -> str:
 
 
 def show_error(error: SandlotError, *, as_json: bool) -> None:
-    if as_json:
-        Screen(as_json=True).json({"error": error_to_data(error)})
-        return
-    print(f"sandlot: {printable(error.message)}", file=sys.stderr)
-    if error.next_step:
-        print(f"  → {printable(error.next_step)}", file=sys.stderr)
+    """Where it cannot be shown, the exit code must do."""
+    with suppress(OSError):
+        if as_json:
+            Screen(as_json=True).json({"error": error_to_data(error)})
+            return
+        print(f"sandlot: {printable(error.message)}", file=sys.stderr, flush=True)
+        step = error.next_step or ("`sandlot ls` lists the sessions" if isinstance(error, SessionNotFound) else "")
+        if step:
+            print(f"  → {printable(step)}", file=sys.stderr, flush=True)
 
 
 def _plain(value: object) -> object:

@@ -1,10 +1,12 @@
 """A story in numbered steps, each with its time and with what was expected of it."""
 
 import statistics
+import textwrap
 import time
 from collections.abc import Generator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from sandlot.cli.context import Context, Engine
 from sandlot.cli.screen import Screen, printable
@@ -12,14 +14,16 @@ from sandlot.cli.stream import Collected, follow
 from sandlot.config.settings import Settings
 from sandlot.model import CallRequest, CallResult, SessionInfo, SessionSpec, Stream
 
-_WIDTH = 72
+_WIDTH = 78
+_TEXT_WIDTH = 72
+_TIMEOUT_S = 20.0
 
 
 @dataclass(slots=True)
 class Step:
     number: int
     title: str
-    ms: float = 0.0
+    ms: float = 0.0  # set by a scene that also waits for other things
     ok: bool = True
     lines: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
 
@@ -100,13 +104,13 @@ class Story:
         self.context.progress.close()
         return session
 
-    async def sh(self, script: str, stdin: bytes | None = None, timeout_s: float = 20.0) -> Ran:
-        return await self.run(("sh", "-c", script), stdin, timeout_s)
+    async def sh(self, script: str, stdin: bytes | None = None, **options: Any) -> Ran:
+        return await self.run(("sh", "-c", script), stdin, **options)
 
-    async def run(self, argv: tuple[str, ...], stdin: bytes | None = None, timeout_s: float = 20.0) -> Ran:
-        request = CallRequest(self.session.session_id, argv, stdin=stdin is not None, timeout_s=timeout_s)
+    async def run(self, argv: tuple[str, ...], stdin: bytes | None = None, **options: Any) -> Ran:
+        request = CallRequest(self.session.session_id, argv, stdin=stdin is not None, timeout_s=_TIMEOUT_S)
         sink = Collected()
-        async with self.host.call(request) as stream:
+        async with self.host.call(replace(request, **options)) as stream:
             if stdin is not None:
                 await stream.write_stdin(stdin)
                 await stream.close_stdin()
@@ -128,7 +132,7 @@ class Story:
             step.ok = False
             raise
         finally:
-            step.ms = (time.perf_counter() - began) * 1000
+            step.ms = step.ms or (time.perf_counter() - began) * 1000
             if not self.screen.as_json:
                 self._show(step)
 
@@ -138,8 +142,8 @@ class Story:
         screen.line(f"{step.number:>2}  {screen.mark(title, 'bold')} {step.ms:>9,.1f} ms")
         for style, text in step.lines:
             sign = screen.mark({"ok": "✓", "missing": "✗"}[style], style) if style else " "
-            for at, line in enumerate(text.splitlines() or [""]):
-                screen.line(f"    {sign if at == 0 else ' '} {printable(line)}")
+            for at, line in enumerate(textwrap.wrap(printable(text), _TEXT_WIDTH)):
+                screen.line(f"    {sign if at == 0 else ' '} {line}")
 
     @property
     def ok(self) -> bool:

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, contextmanager, nullcontext, suppres
 from typing import Protocol
 
 from sandlot.cli.interruption import Interruption
-from sandlot.cli.screen import Screen, decoded, is_terminal, printable
+from sandlot.cli.screen import Screen, decoded, is_terminal, printable, writing
 from sandlot.cli.terminal import raw, terminal_size
 from sandlot.contracts import CallStream, Host
 from sandlot.model import CallOutput, CallRequest, CallResult, LimitHit, SandlotError, Stream
@@ -44,7 +44,8 @@ class OwnStreams:
         while view:
             if not ready.poll(0):
                 await _wait_writable(fd)
-            view = view[os.write(fd, view[:piece]) :]
+            with writing(stream):
+                view = view[os.write(fd, view[:piece]) :]
 
 
 async def _wait_writable(fd: int) -> None:

@@ -348,7 +348,9 @@ class SandboxHostService:
 
     async def _make_pool_vessel(self) -> Vessel:
         runtime, storage = await self._choices.runtime(), await self._choices.storage()
-        return await self._vessels.make(storage, runtime, await self._template(BUILTIN, runtime))
+        vessel = await self._vessels.make(storage, runtime, await self._template(BUILTIN, runtime))
+        await self._vessels.warm_up(vessel)
+        return vessel
 
     async def _discard(self, vessel: Vessel) -> None:
         await self._vessels.discard(vessel.runtime, vessel.storage, vessel.volume.name, vessel.id_range)

@@ -7,10 +7,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandlot.contracts.runtime import Guest, Runtime, StartPlan
+from sandlot.contracts.runtime import Guest, Runtime, SpawnPlan, StartPlan
 from sandlot.contracts.storage import Storage, Volume
 from sandlot.host.storage.canonical import RANGES_MAX
-from sandlot.model import LimitReached, SandlotError, Template
+from sandlot.model import CallResult, DeadlineExceeded, LimitReached, SandlotError, Stream, Template, limits
+
+_WARM_UP_ID = 1 << 62  # calls count from 1
 
 
 @dataclass(slots=True)
@@ -30,6 +32,38 @@ class Vessel:
         self.lost = True
         if self.on_end:
             self.on_end(reason)
+
+
+class _First:
+    """Hears of the warm-up. How it ended does not matter, only that it ended."""
+
+    def __init__(self, done: asyncio.Future[None]) -> None:
+        self.done = done
+
+    def _end(self) -> None:
+        if not self.done.done():
+            self.done.set_result(None)
+
+    def on_started(self, pid: int) -> None:
+        del pid
+
+    def on_output(self, stream: Stream, offset: int, data: bytes) -> None:
+        del stream, offset, data
+
+    def on_stdin_taken(self, offset: int, closed: bool) -> None:
+        del offset, closed
+
+    def on_failed(self, error: int, stage: str) -> None:
+        del error, stage
+        self._end()
+
+    def on_exit(self, ended: CallResult) -> None:
+        del ended
+        self._end()
+
+    def on_lost(self, reason: str) -> None:
+        del reason
+        self._end()
 
 
 class Vessels:
@@ -66,6 +100,19 @@ class Vessels:
             raise
         vessel = Vessel(volume, guest, id_range, template, storage, runtime)
         return vessel
+
+    async def warm_up(self, vessel: Vessel) -> None:
+        """Run a program that does nothing: the first one in a root costs three times what the next ones do."""
+        first = _First(asyncio.get_running_loop().create_future())
+        plan = SpawnPlan(("true",), "/", {"PATH": "/usr/bin:/bin"}, user="")
+        process = vessel.guest.spawn(_WARM_UP_ID, plan, first)
+        try:
+            async with asyncio.timeout(limits.GUEST_DEADLINE_S):
+                await first.done
+        except TimeoutError:
+            await self.discard(vessel.runtime, vessel.storage, vessel.volume.name, vessel.id_range)
+            raise DeadlineExceeded("a guest of the warm pool did not run its first program") from None
+        process.release()
 
     async def discard(self, runtime: Runtime, storage: Storage, name: str, id_range: int) -> None:
         """Undo, as far as it went. Shielded: an undo that is cancelled halfway would leave things behind."""
