@@ -46,6 +46,10 @@ class WarmPool:
         finally:
             self._filling = False
 
+    def stop(self) -> None:
+        """Make no more; what is ready stays to be drained."""
+        self._size = 0
+
     def drain(self) -> list[Vessel]:
         ready, self._ready = self._ready, []
         return ready

@@ -137,10 +137,11 @@ class SandboxHostService:
                 await task
         self._closing = True
         self._expiry_changed.set()
+        self._pool.stop()
+        await self._background.close(_CLOSE_PATIENCE_S)
         for vessel in self._pool.drain():
             await self._discard(vessel)
-        self._sweep()
-        await self._background.close(_CLOSE_PATIENCE_S)
+        await self._sweep_storages()
         await self._parts.keeper.close()
         await self._journal.close()
         self._lock.release()
