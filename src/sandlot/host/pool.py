@@ -40,7 +40,8 @@ class WarmPool:
     async def _fill(self) -> None:
         try:
             while len(self._ready) < self._size:
-                self._ready.append(await self._make())
+                vessel = await self._make()
+                self._ready.append(vessel)  # the list may be another one by now
         except SandlotError:
             return  # whoever creates a session meets the same error, and can act on it
         finally:
