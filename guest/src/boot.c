@@ -104,7 +104,7 @@ static void build_root(const struct boot_plan *plan, int root, int devices) {
     need(fchdir(root) == 0, "enter root");
     need(mount("proc", "proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) == 0, "mount /proc");
     need(sys_move_mount(devices, "", AT_FDCWD, "dev", MOVE_MOUNT_F_EMPTY_PATH) == 0, "attach /dev");
-    need(mount("devpts", "dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620,gid=5") == 0,
+    need(mount("devpts", "dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620,gid=5,max=512") == 0,
          "mount /dev/pts");
     need(mount("shm", "dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777,size=64m,nr_inodes=16384") == 0,
          "mount /dev/shm");

@@ -111,6 +111,15 @@ static void check_personality(struct writer *w) {
     answer(w, 0);
 }
 
+/* Calls that change another process: root inside has the ids of pid 1, and could choke it. */
+static void check_pid_one(struct writer *w, int call, int which) {
+    emit(w, BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)call, 0, 4);
+    load(w, argument(which));
+    emit(w, BPF_JMP | BPF_JEQ | BPF_K, 1, 0, 1);
+    answer(w, EPERM);
+    answer(w, 0);
+}
+
 static bool is_refused(int call) {
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
         if (refused[i] == call) return true;
@@ -144,6 +153,13 @@ int filter_build(struct sock_filter *program) {
     check_socket(&w, SYS_socketpair);
     check_ioctl(&w);
     check_personality(&w);
+    check_pid_one(&w, SYS_prlimit64, 0);
+    check_pid_one(&w, SYS_sched_setaffinity, 0);
+    check_pid_one(&w, SYS_sched_setscheduler, 0);
+    check_pid_one(&w, SYS_sched_setparam, 0);
+    check_pid_one(&w, SYS_sched_setattr, 0);
+    check_pid_one(&w, SYS_setpriority, 1);
+    check_pid_one(&w, SYS_ioprio_set, 1);
     answer(&w, 0);
     return w.count;
 }

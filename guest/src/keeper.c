@@ -61,7 +61,7 @@ struct guest {
     uint64_t stop_request;
 };
 
-static int events, data, devices = -1, janitor;
+static int events, data, janitor;
 static struct source listener = {KIND_LISTEN, KEEPER_LISTEN_FD};
 static struct daemon daemons[DAEMONS_MAX];
 static struct guest *guests;
@@ -172,7 +172,7 @@ static void give_to_janitor(int fd) {
     close(fd);
 }
 
-/* ---- /dev, one for all ------------------------------------------------------------------------------------------ */
+/* ---- /dev ------------------------------------------------------------------------------------------------------- */
 
 static int fill_devices(int dir) {
     static const struct {
@@ -190,31 +190,36 @@ static int fill_devices(int dir) {
     return mkdirat(dir, "pts", 0755) | mkdirat(dir, "shm", 01777) | mkdirat(dir, "empty", 0555) ? -1 : 0;
 }
 
-/* A read-only tmpfs, attached in the keeper's own mount namespace: nobody else sees it, and it ends with us. */
+/* A read-only tmpfs of the session's own: with shared nodes, one session could see by inotify and by locks what
+ * another does. Detached: it appears in no mount table but the session's. */
 static int make_devices(void) {
-    umask(0);
-    int context = sys_fsopen("tmpfs", FSOPEN_CLOEXEC);
-    if (context < 0 || sys_fsconfig(context, FSCONFIG_SET_STRING, "mode", "0755", 0) < 0 ||
-        sys_fsconfig(context, FSCONFIG_SET_STRING, "size", "64k", 0) < 0 ||
-        sys_fsconfig(context, FSCONFIG_CMD_CREATE, NULL, NULL, 0) < 0)
-        return -1;
-    int tree = sys_fsmount(context, FSMOUNT_CLOEXEC, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC);
+    int tree = -1, context = sys_fsopen("tmpfs", FSOPEN_CLOEXEC);
+    if (context < 0) return -1;
+    if (sys_fsconfig(context, FSCONFIG_SET_STRING, "mode", "0755", 0) == 0 &&
+        sys_fsconfig(context, FSCONFIG_SET_STRING, "size", "64k", 0) == 0 &&
+        sys_fsconfig(context, FSCONFIG_CMD_CREATE, NULL, NULL, 0) == 0)
+        tree = sys_fsmount(context, FSMOUNT_CLOEXEC, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC);
     close(context);
-    if (tree < 0 || sys_move_mount(tree, "", AT_FDCWD, "/mnt", MOVE_MOUNT_F_EMPTY_PATH) < 0) return -1;
+    if (tree < 0) return -1;
     struct mount_attr read_only = {.attr_set = MOUNT_ATTR_RDONLY};
-    if (fill_devices(tree) < 0 || sys_mount_setattr(tree, "", AT_EMPTY_PATH, &read_only) < 0) return -1;
+    umask(0);
+    bool made = fill_devices(tree) == 0 && sys_mount_setattr(tree, "", AT_EMPTY_PATH, &read_only) == 0;
     umask(077);
-    return tree;
+    if (made) return tree;
+    close(tree);
+    return -1;
 }
 
 /* Needed by the first confined guest only; a keeper without root serves plain ones. */
 static int prepare_confinement(void) {
-    if (devices >= 0) return 0;
+    static bool prepared;
+    if (prepared) return 0;
     if (unshare(CLONE_NEWNS) < 0) return -1;
     /* Mounts of the host still reach us, ours never reach the host. */
     if (mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL) < 0) return -1;
     if (fchdir(data) < 0) return -1;
-    return (devices = make_devices()) < 0 ? -1 : 0;
+    prepared = true;
+    return 0;
 }
 
 /* ---- guests ------------------------------------------------------------------------------------------------------ */
@@ -313,18 +318,23 @@ static void start_confined(const struct ask *ask, struct root_plan *plan, const 
     if (prepare_confinement() < 0) return no(ask, errno, "prepare confinement (root is needed)");
     int root = root_assemble(data, plan);
     if (root < 0) return no(ask, errno, root_error());
-    int tree = sys_open_tree(devices, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
+    int tree = make_devices();
     if (tree < 0 || make_channel(ends) < 0) {
-        no(ask, errno, "clone /dev");
+        no(ask, errno, "make /dev");
+        if (tree >= 0) close(tree);
         give_to_janitor(root);
         return;
     }
+    /* The owner of a user namespace pays for what is used in it (inotify, signals, queues): not the host's root. */
+    uid_t owner = range_first_id(plan->range);
+    if (setresgid((gid_t)-1, owner, (gid_t)-1) < 0 || setresuid((uid_t)-1, owner, (uid_t)-1) < 0) abort();
     pid_t pid = fork_guest((uint64_t)NAMESPACES | CLONE_NEWCGROUP, &pidfd);
     if (pid == 0) {
         struct boot_plan boot = {.socket = ends[1], .root = root, .devices = tree, .hostname = hostname};
         boot_confined(&boot);
     }
     int error = errno;
+    if (setresuid((uid_t)-1, 0, (uid_t)-1) < 0 || setresgid((gid_t)-1, 0, (gid_t)-1) < 0) abort();
     close(tree);
     close(ends[1]);
     if (pid > 0 && root_map_ids(pid, plan->range) == 0) {
@@ -559,8 +569,13 @@ static void daemon_gone(struct source *source) {
     source->fd = -1;
 }
 
-static bool lonely(void) {
-    if (guests) return false;
+/* Guests are kept for the next daemon; but none comes to a data directory that was removed. */
+static bool data_is_gone(void) {
+    struct stat info;
+    return fstat(data, &info) == 0 && info.st_nlink == 0;
+}
+
+static bool deserted(void) {
     for (int i = 0; i < DAEMONS_MAX; i++)
         if (daemons[i].source.fd >= 0) return false;
     return true;
@@ -601,8 +616,8 @@ int keeper_run(void) {
     daemon_add(KEEPER_DAEMON_FD);
     while (!leaving) {
         struct epoll_event ready[EVENTS];
-        int count = epoll_wait(events, ready, EVENTS, lonely() ? IDLE_EXIT_MS : -1);
-        if (count == 0 && lonely()) break;
+        int count = epoll_wait(events, ready, EVENTS, deserted() ? IDLE_EXIT_MS : -1);
+        if (count == 0 && deserted() && (guests == NULL || data_is_gone())) break;
         for (int i = 0; i < count; i++) handle(ready[i].data.ptr);
     }
     return 0;

@@ -1,17 +1,38 @@
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/sendfile.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "filter.h"
 #include "guest.h"
 #include "keeper.h"
 #include "wire.h"
 
+#define SEALED "sealed-keeper"
+
 /* The command line of pid 1 can be read inside a session: it must say nothing about the host. */
 static void scrub(int argc, char **argv) {
     char *end = argv[argc - 1] + strlen(argv[argc - 1]);
     memset(argv[0], 0, (size_t)(end - argv[0]));
     snprintf(argv[0], (size_t)(end - argv[0]) + 1, "sandlot");
+}
+
+/* Goes on in a sealed copy of the program: until a child execs, its /proc/self/exe is ours, and a session must find
+ * neither a path of the host there nor a file that anyone could change. */
+static int run_sealed(char **argv) {
+    char *arguments[] = {argv[0], (char *)SEALED, NULL}, *environment[] = {NULL};
+    int copy = memfd_create("sandlot", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    int program = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+    if (copy < 0 || program < 0) return 1;
+    while (sendfile(copy, program, NULL, 1 << 20) > 0) {}
+    fchmod(copy, 0555);
+    if (fcntl(copy, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) < 0) return 1;
+    fexecve(copy, arguments, environment);
+    return 1;
 }
 
 static int print_filter(void) {
@@ -31,7 +52,8 @@ int main(int argc, char **argv) {
         scrub(argc, argv);
         guest_serve(0, true);
     }
-    if (strcmp(verb, "keeper") == 0) {
+    if (strcmp(verb, "keeper") == 0) return run_sealed(argv);
+    if (strcmp(verb, SEALED) == 0) {
         scrub(argc, argv);
         return keeper_run();
     }

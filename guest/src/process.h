@@ -46,6 +46,7 @@ struct process {
     int status;
     struct rusage usage;
     struct spawn_failure failure;
+    int slot; /* of `late` failures; -1 while it has none */
     int64_t exit_deadline_ms; /* a terminal whose line is held open by a child is not waited for longer */
     struct output outputs[STREAMS];
     struct watch in;

@@ -24,11 +24,11 @@ struct plan {
     bool terminal;
     int in, out, err; /* the child's ends */
     const char *path;
-    struct spawn_failure *failure;
+    struct spawn_failure *late;
 };
 
 static void give_up(struct plan *plan, int stage) {
-    *plan->failure = (struct spawn_failure){errno, stage};
+    *plan->late = (struct spawn_failure){errno, stage};
     _exit(127);
 }
 
@@ -65,7 +65,6 @@ static void exec_search(struct plan *plan) {
     errno = worst;
 }
 
-/* Runs in the memory of the guest (vfork): touches only `plan`, its own stack and the kernel. */
 static void child(struct plan *plan) {
     struct spawn_request *request = plan->request;
     setsid();
@@ -77,7 +76,6 @@ static void child(struct plan *plan) {
         if (setrlimit((__rlimit_resource_t)request->rlimits[i].resource, &value) < 0) give_up(plan, STAGE_RLIMIT);
     }
     if (!plan->as_self) {
-        /* Raw calls: the C library's versions reach for state that a vfork child shares with its parent. */
         if (syscall(SYS_setgroups, (size_t)plan->who.group_count, plan->who.groups) < 0 ||
             syscall(SYS_setresgid, plan->who.gid, plan->who.gid, plan->who.gid) < 0 ||
             syscall(SYS_setresuid, plan->who.uid, plan->who.uid, plan->who.uid) < 0)
@@ -164,11 +162,12 @@ static bool open_ends(struct spawn_request *request, struct plan *plan, struct s
     return out->in >= 0;
 }
 
-bool spawn_start(struct spawn_request *request, struct started *out, struct spawn_failure *failure) {
-    struct plan plan = {.request = request, .failure = failure, .in = -1, .out = -1, .err = -1};
+bool spawn_start(struct spawn_request *request, struct spawn_failure *late, struct started *out,
+                 struct spawn_failure *failure) {
+    struct plan plan = {.request = request, .late = late, .in = -1, .out = -1, .err = -1};
     plan.as_self = *request->user == 0;
     plan.terminal = request->flags & SPAWN_PTY;
-    *failure = (struct spawn_failure){0, 0};
+    *failure = *late = (struct spawn_failure){0, 0};
     *out = (struct started){-1, -1, -1, -1};
     if (!plan.as_self) {
         failure->error = identity_find(request->user, &plan.who);
@@ -180,7 +179,7 @@ bool spawn_start(struct spawn_request *request, struct started *out, struct spaw
     plan.path = path ? path : "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
     failure->stage = 0;
     if (open_ends(request, &plan, out)) {
-        out->pid = vfork();
+        out->pid = fork();
         if (out->pid == 0) child(&plan);
         if (out->pid < 0) *failure = (struct spawn_failure){errno, STAGE_RESOURCES};
     } else {
@@ -189,7 +188,6 @@ bool spawn_start(struct spawn_request *request, struct started *out, struct spaw
     int theirs[] = {plan.in, plan.terminal ? -1 : plan.out, plan.terminal ? -1 : plan.err};
     close_all(theirs, 3);
     if (failure->stage == 0) return true;
-    /* A child that could not exec is reaped by the guest's ordinary loop. */
     int ours[] = {out->in, out->out, out->err};
     close_all(ours, 3);
     return false;

@@ -37,7 +37,8 @@ class Context:
     @classmethod
     def of(cls, args: argparse.Namespace, interruption: Interruption) -> "Context":
         """Raises InvalidArgument."""
-        settings = load()
+        # Whoever leaves after one command would only throw a warm pool away.
+        settings = replace(load(), warm_pool=0)
         if args.data_dir is not None:
             settings = replace(settings, data=Path(args.data_dir).absolute())
         screen = Screen(as_json=args.json)

@@ -1,7 +1,6 @@
 """Show a sandbox at work, step by step, with times. Uses a data directory of its own and removes it."""
 
 import argparse
-import asyncio
 import dataclasses
 import os
 import shutil
@@ -13,12 +12,11 @@ from pathlib import Path
 
 from sandlot.cli.context import Context
 from sandlot.cli.scenes import ISOLATED, TRUSTED
-from sandlot.cli.story import Measure, Story
+from sandlot.cli.story import Story
 from sandlot.config.settings import Settings
 from sandlot.model import AUTO, Capability, CapabilityNotSupported, SandlotError, SessionFilter, Unavailable
 
 USAGE = "demo [options]"
-_RAW_RUNS = 50
 _NO_ISOLATION = """\
 This story runs on the runtime `none`, because sessions cannot be isolated here: {why}.
 `none` is for code you trust: commands run on this machine as you, and see what you see.
@@ -42,8 +40,7 @@ async def run(context: Context) -> int:
         finally:
             with context.interruption.held_off():
                 await _clean_up(story)
-        measures = [await asyncio.to_thread(_raw, settings.keeper), *story.measures]
-    _conclude(story, measures, time.perf_counter() - began)
+    _conclude(story, time.perf_counter() - began)
     return 0 if story.ok else 1
 
 
@@ -99,18 +96,9 @@ async def _clean_up(story: Story) -> None:
     await story.close()
 
 
-def _raw(program: Path) -> Measure:
-    """The unit: start the smallest static program and wait for it."""
-    spent: list[float] = []
-    for _ in range(_RAW_RUNS):
-        began = time.perf_counter()
-        os.waitpid(os.posix_spawn(program, ["sandlot-keeper", "true"], {}), 0)
-        spent.append(time.perf_counter() - began)
-    return Measure.of("raw: spawn and wait for a static `true`", spent)
-
-
-def _conclude(story: Story, measures: list[Measure], seconds: float) -> None:
-    screen, raw_ms = story.screen, measures[0].ms
+def _conclude(story: Story, seconds: float) -> None:
+    screen, measures = story.screen, story.measures
+    raw_ms = measures[0].ms
     if screen.as_json:
         rows = [{"operation": m.operation, "ms": m.ms, "raw": m.ms / raw_ms} for m in measures]
         steps = [

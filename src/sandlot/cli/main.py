@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import io
+import logging
 import os
 import signal
 import sys
@@ -164,7 +165,24 @@ def _flush() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
+class _WordsOnly(logging.Formatter):
+    """What the engine logs in one line; where it came from is for --debug."""
+
+    def formatException(self, ei: object) -> str:  # noqa: N802 - the library's name
+        del ei
+        return ""
+
+
+def _log_to_stderr(*, debug: bool) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter((logging.Formatter if debug else _WordsOnly)("sandlot: %(message)s"))
+    logger = logging.getLogger("sandlot")
+    logger.handlers = [handler]
+    logger.propagate = False
+
+
 def _run(args: argparse.Namespace) -> int:
+    _log_to_stderr(debug=args.debug)
     verb: Callable[[Context], Awaitable[int]] = VERBS[args.verb].run
     interruption: Interruption | None = None
 

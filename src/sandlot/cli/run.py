@@ -29,10 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 async def run(context: Context) -> int:
     args = context.args
     stdin = wants_stdin(interactive=args.interactive, tty=args.tty)
+    spec = outliving(session_spec(args), call_timeout(args))
     call_request(args, "checked-first", stdin=stdin)  # a wrong request is refused before a session is made for it
     sink = Collected() if args.json else OwnStreams()
     async with context.engine() as host:
-        session = await host.create(outliving(session_spec(args), call_timeout(args)))
+        session = await host.create(spec)
         context.progress.close()
         try:
             request = call_request(args, session.session_id, stdin=stdin)

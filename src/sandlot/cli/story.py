@@ -65,7 +65,7 @@ class Story:
         self.settings = settings
         self.screen: Screen = context.screen
         self.steps: list[Step] = []
-        self.measures: list[Measure] = []
+        self.measures: list[Measure] = []  # the first is the unit of the others
         self.runtime = settings.runtime
         self._engine: Engine | None = None
         self._session: SessionInfo | None = None
@@ -128,7 +128,7 @@ class Story:
         began = time.perf_counter()
         try:
             yield step
-        except BaseException:
+        except BaseException:  # a scene that breaks off is shown as such, whatever broke it
             step.ok = False
             raise
         finally:
@@ -142,7 +142,7 @@ class Story:
         screen.line(f"{step.number:>2}  {screen.mark(title, 'bold')} {step.ms:>9,.1f} ms")
         for style, text in step.lines:
             sign = screen.mark({"ok": "✓", "missing": "✗"}[style], style) if style else " "
-            for at, line in enumerate(textwrap.wrap(printable(text), _TEXT_WIDTH)):
+            for at, line in enumerate(textwrap.wrap(printable(text), _TEXT_WIDTH, break_on_hyphens=False)):
                 screen.line(f"    {sign if at == 0 else ' '} {line}")
 
     @property

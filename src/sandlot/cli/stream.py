@@ -20,6 +20,7 @@ from sandlot.contracts import CallStream, Host
 from sandlot.model import CallOutput, CallRequest, CallResult, LimitHit, SandlotError, Stream
 
 _READ_BYTES = 64 * 1024
+_RETRY_S = 0.005
 _PIPE_BYTES = select.PIPE_BUF  # a pipe that says it has room takes this much without blocking
 
 
@@ -45,7 +46,10 @@ class OwnStreams:
             if not ready.poll(0):
                 await _wait_writable(fd)
             with writing(stream):
-                view = view[os.write(fd, view[:piece]) :]
+                try:
+                    view = view[os.write(fd, view[:piece]) :]
+                except BlockingIOError:  # whoever shares it with us made it non-blocking
+                    await asyncio.sleep(_RETRY_S)
 
 
 async def _wait_writable(fd: int) -> None:

@@ -58,6 +58,8 @@ class CallRequest:
         check_envs(self.envs)
         _no_nul("an argument", *self.argv)
         _no_nul("cwd or user", self.cwd or "", self.user or "")
+        if self.user == "":
+            raise InvalidArgument("user is empty", next_step="leave it out for the session's own user")
         if self.timeout_s is not None:
             limits.within("timeout_s", self.timeout_s, 0.001, limits.CALL_TIMEOUT_S_MAX)
         limits.within("output_bytes_max", self.output_bytes_max, 0, limits.CALL_OUTPUT_BYTES_MAX)
