@@ -27,6 +27,7 @@ class Listener:
     def __init__(self) -> None:
         self.output = bytearray()
         self.done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def on_started(self, pid: int) -> None:
         del pid
@@ -34,6 +35,8 @@ class Listener:
     def on_output(self, stream: Stream, offset: int, data: bytes) -> None:
         del stream, offset
         self.output += data
+        if not self.first.done():
+            self.first.set_result(None)
 
     def on_stdin_taken(self, offset: int, closed: bool) -> None:
         del offset, closed
@@ -100,7 +103,8 @@ def upper(volume: Volume) -> Path:
 async def test_the_root_of_a_living_guest_is_swapped(place: Place) -> None:
     mounts = Path("/proc/self/mountinfo").read_text()
     await place.run("echo one > /workspace/file; echo changed > /etc/motd; rm /etc/hostname")
-    waiting = place.start("while [ ! -e /workspace/go ]; do sleep 0.05; done; cat /workspace/go; pwd")
+    waiting = place.start("cd /; echo up; while [ ! -e workspace/go ]; do sleep 0.05; done; cat workspace/go; pwd")
+    await waiting.first
     second = await place.storage.create("second")
     await place.swap(second)
     # New commands and those that already run stand on the new root, pid 1 too.
@@ -108,7 +112,7 @@ async def test_the_root_of_a_living_guest_is_swapped(place: Place) -> None:
     assert await place.run("echo swapped > /workspace/go; ls /proc/self/fd | wc -l; ls -d /dev/pts /dev/shm") != ""
     async with asyncio.timeout(20):
         assert await waiting.done == 0
-    assert waiting.output == b"swapped\n/workspace\n"
+    assert waiting.output == b"up\nswapped\n/\n"
     assert (upper(second) / "workspace" / "go").read_text() == "swapped\n"
     # And back: what was written before is all there.
     await place.swap(place.plan.volume)

@@ -1,0 +1,206 @@
+"""From the words of a command line to requests, and from errors to words and exit codes."""
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from sandlot.cli import ls, main, options
+from sandlot.cli.context import Context
+from sandlot.cli.screen import printable, show_error
+from sandlot.model import InvalidArgument, LimitReached, SandlotError, SessionNotFound, SessionState, limits
+
+Shown = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def own_logging() -> Iterator[None]:
+    """The program sets up logging for its process, which here is everyone's."""
+    logger = logging.getLogger("sandlot")
+    handlers, propagate = logger.handlers, logger.propagate
+    yield
+    logger.handlers, logger.propagate = handlers, propagate
+
+
+def test_a_session_with_everything() -> None:
+    words = "create --id s --storage layers --runtime none --label a=b --label c= --env K=V --user root --cpu 1.5"
+    more = "--memory 512M --disk 2G --pids 10 --timeout 1h --request-id r"
+    spec = options.session_spec(main.parse(f"{words} {more}".split()))
+    assert (spec.session_id, spec.storage, spec.runtime, spec.user, spec.request_id) == (
+        "s",
+        "layers",
+        "none",
+        "root",
+        "r",
+    )
+    assert (spec.labels, spec.envs, spec.timeout_s) == ({"a": "b", "c": ""}, {"K": "V"}, 3600)
+    assert spec.resources == limits.Resources(1.5, 512 * limits.MIB, 2 * limits.GIB, 10)
+
+
+def test_a_session_with_nothing() -> None:
+    spec = options.session_spec(main.parse(["create"]))
+    assert (spec.session_id, spec.template, spec.storage, spec.runtime) == (None, "builtin", "auto", "auto")
+    assert spec.resources.asked() == ()
+    assert spec.timeout_s == limits.SESSION_LIFETIME_S
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        ("run -- ls -la", ["ls", "-la"]),
+        ("run ls -la --json", ["ls", "-la", "--json"]),
+        ("run -- sh -c x -- --json", ["sh", "-c", "x", "--", "--json"]),
+        ("run --cwd / -- --odd", ["--odd"]),
+        ("exec s -- ls", ["ls"]),
+        ("exec s ls -t", ["ls", "-t"]),
+        ("exec s --timeout 3 -- ls", ["ls"]),
+        ("exec --timeout 3 s -- ls", ["ls"]),
+    ],
+)
+def test_what_is_ours_and_what_is_the_commands(words: str, command: list[str]) -> None:
+    args = main.parse(words.split())
+    assert args.command == command
+    assert not args.json
+    assert not args.tty
+
+
+def test_options_for_all_verbs_stand_before_or_behind_the_verb() -> None:
+    for words in ("--json --data-dir /d ls", "ls --json --data-dir /d", "--json ls --data-dir /d"):
+        args = main.parse(words.split())
+        assert (args.json, args.data_dir, args.debug) == (True, "/d", False)
+
+
+def test_a_command_of_a_person_has_no_timeout_unless_it_is_given_one() -> None:
+    assert options.call_request(main.parse(["run", "true"]), "s", stdin=False).timeout_s is None
+    args = main.parse(["run", "--timeout", "10m", "true"])
+    assert options.call_request(args, "s", stdin=False).timeout_s == 600
+    assert options.outliving(options.session_spec(args), 600).timeout_s > 600
+
+
+def test_what_is_kept_of_the_output() -> None:
+    def kept(*words: str) -> int:
+        return options.call_request(main.parse(["run", *words, "true"]), "s", stdin=False).output_bytes_max
+
+    assert kept() == limits.GIB
+    assert kept("--json") == limits.CALL_OUTPUT_BYTES
+    assert kept("--output-max", "5K") == 5 * limits.KIB
+
+
+def test_a_query() -> None:
+    asked = ls.query(
+        main.parse(["ls", "--label", "a=b", "--state", "active", "--state", "failed", "--limit", "5", "--after", "7"])
+    )
+    assert asked.labels == {"a": "b"}
+    assert asked.states == {SessionState.ACTIVE, SessionState.FAILED}
+    assert (asked.limit, asked.after) == (5, "7")
+    with pytest.raises(InvalidArgument, match="'bored' is not a state"):
+        ls.query(main.parse(["ls", "--state", "bored"]))
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("frobnicate", "invalid choice: 'frobnicate'"),
+        ("ls --frobnicate", "unrecognized arguments: --frobnicate"),
+        ("ls -- x", "ls takes no command"),
+        ("exec", "required: ID"),
+        ("run", "there is no command to run"),
+        ("run --", "there is no command to run"),
+        ("run --memory 5X -- true", "'5X' is not a size"),
+        ("run --timeout 0 -- true", "timeout_s must lie between"),
+        ("create --id ../x", "is not allowed"),
+        ("create --label x", "has no key and value"),
+        ("create --wait soon", "--wait: 'soon' is not a duration"),
+        ("exec ../x -- true", "is not allowed"),
+        ("exec s --detach -t -- true", "--detach does not go with"),
+        ("kill", "give session ids, or --all"),
+        ("kill x --all", "give session ids, or --all"),
+    ],
+)
+def test_wrong_requests_are_refused_before_an_engine_is_opened(words: str, told: str, capsys: Shown) -> None:
+    assert main.main(["--data-dir", "/proc/none", *words.split()]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert told in shown.err.splitlines()[0]
+    assert shown.err.startswith("sandlot: ")
+    assert "Traceback" not in shown.err
+
+
+def test_wrong_requests_as_a_document(capsys: Shown) -> None:
+    for words in (["--json", "frobnicate"], ["create", "--label", "x", "--json"]):
+        assert main.main(words) == 2
+        shown = capsys.readouterr()
+        assert shown.err == ""
+        error = json.loads(shown.out)["error"]
+        assert error["code"] == "invalid_argument"
+        assert set(error) == {"code", "message", "next_step", "retryable", "context"}
+
+
+def test_errors_in_words(capsys: Shown) -> None:
+    show_error(LimitReached("too \x1b[31mmuch", next_step="ask for less", limit="x"), as_json=False)
+    assert capsys.readouterr().err == "sandlot: too \\x1b[31mmuch\n  → ask for less\n"
+    show_error(SessionNotFound("there is no session x"), as_json=False)
+    assert capsys.readouterr().err.splitlines()[1] == "  → `sandlot ls` lists the sessions"
+
+
+def test_an_error_as_a_document(capsys: Shown) -> None:
+    show_error(LimitReached("too much", next_step="ask for less", limit="x"), as_json=True)
+    assert json.loads(capsys.readouterr().out) == {
+        "error": {
+            "code": "limit_reached",
+            "message": "too much",
+            "next_step": "ask for less",
+            "retryable": False,
+            "context": {"limit": "x"},
+        }
+    }
+
+
+def raising(error: BaseException) -> Callable[[Context], object]:
+    async def run(context: Context) -> int:
+        del context
+        raise error
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(SandlotError("x"), 125), (InvalidArgument("x"), 2), (ZeroDivisionError("x"), 70), (BrokenPipeError(), 141)],
+)
+def test_exit_codes(error: Exception, code: int, monkeypatch: pytest.MonkeyPatch, capsys: Shown) -> None:
+    monkeypatch.setattr(main.VERBS["ls"], "run", raising(error))
+    assert main.main(["ls"]) == code
+    assert "Traceback" not in capsys.readouterr().err
+    main.main(["ls", "--debug"])
+    assert ("Traceback" in capsys.readouterr().err) is (code != 141)
+
+
+def test_version_and_help(capsys: Shown) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main.main(["--version"])
+    assert capsys.readouterr().out.startswith("sandlot 0.")
+    for verb in main.VERBS:
+        with pytest.raises(SystemExit, match="0"):
+            main.main([verb, "--help"])
+        assert f"usage: sandlot {verb}" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="2"):
+        main.main([])
+
+
+def test_what_the_engine_logs_is_one_line(capsys: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run(context: Context) -> int:
+        del context
+        logging.getLogger("sandlot.host").error("a task failed", exc_info=ZeroDivisionError("x"))
+        return 0
+
+    monkeypatch.setattr(main.VERBS["ls"], "run", run)
+    assert main.main(["ls"]) == 0
+    assert capsys.readouterr().err == "sandlot: a task failed\n"
+    main.main(["ls", "--debug"])
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_text_of_others_is_harmless() -> None:
+    assert printable("a\x1b]0;x\x07\n\udcff é €") == "a\\x1b]0;x\\x07\\n\\udcff é €"
