@@ -42,6 +42,8 @@ static bool slot_taken[PROCESSES_MAX];
 static bool want_write, pong_due, broken_due;
 static uint64_t pong_token;
 static uint32_t broken_reason;
+static uint64_t broken_id;
+static int64_t held_since_ms; /* when the news of a start was first held back; 0: none is */
 static uint8_t inbox[MESSAGE_BYTES_MAX];
 static char *spawn_slots[SPAWN_SLOTS];
 static enum { SYNC_IDLE, SYNC_WELCOME, SYNC_LIST, SYNC_DONE } sync_state;
@@ -138,8 +140,10 @@ static void output_read(struct process *process, struct output *output) {
         if (output->left > 0) output->left -= got;
         if (output->discard) output->discarded += (uint64_t)got;
         else ring_written(&output->ring, (size_t)got);
-        if ((size_t)got < room) return;
+        if ((size_t)got < room) break;
     }
+    /* No event may come any more: a child that lives on holds the pipe open and says nothing. */
+    if (!output->ended && output_done_after_exit(process, output)) leave_open(output);
 }
 
 static void output_resume(struct process *process, struct output *output) {
@@ -278,9 +282,10 @@ static void bury(void) {
     }
 }
 
-static void broken(uint32_t reason) {
+static void broken(uint32_t reason, uint64_t id) {
     broken_due = true;
     broken_reason = reason;
+    broken_id = id;
 }
 
 static int take_slot(void) {
@@ -296,12 +301,12 @@ static void on_spawn(uint64_t id, uint8_t *payload, uint32_t length) {
     struct spawn_request request;
     if (find(id)) return; /* heard twice, done once */
     if (spawn_parse(payload, length, &request, spawn_slots) < 0) {
-        broken(FRAME_SPAWN);
+        broken(FRAME_SPAWN, id);
         return;
     }
     struct process *process = process_new(id, &request);
     if (process == NULL) {
-        broken(FRAME_SPAWN);
+        broken(FRAME_SPAWN, id);
         return;
     }
     struct started ends;
@@ -315,7 +320,7 @@ static void on_spawn(uint64_t id, uint8_t *payload, uint32_t length) {
     }
     process->pid = ends.pid;
     process->in.fd = ends.in;
-    process->stdin_closed = ends.in < 0;
+    process->stdin_closed = process->stdin_close_sent = ends.in < 0;
     process->outputs[0].watch.fd = ends.out;
     process->outputs[1].watch.fd = ends.err;
     for (int i = 0; i < STREAMS; i++) {
@@ -363,7 +368,7 @@ static void linger(void) {
 
 static void on_resume(const struct frame *frame) {
     if (frame->length != NONCE_BYTES + 4) {
-        broken(FRAME_RESUME);
+        broken(FRAME_RESUME, 0);
         return;
     }
     memcpy(sync_nonce, frame->payload, NONCE_BYTES);
@@ -378,14 +383,17 @@ static void on_resume(const struct frame *frame) {
 static void on_signal(struct process *process, const struct frame *frame) {
     uint32_t number = get_u32(frame->payload), scope = get_u32(frame->payload + 4);
     if (number == 0 || number >= (uint32_t)NSIG || scope > SCOPE_PROCESS) {
-        broken(FRAME_SIGNAL);
+        broken(FRAME_SIGNAL, frame->id);
         return;
     }
     if (process->pid <= 0) return;
     /* The group may outlive its leader, but a pid that was reaped may be someone else's by now. */
     if (process->exited) kill(-process->pid, (int)number);
     else if (scope == SCOPE_PROCESS) kill(process->pid, (int)number);
-    else if (scope == SCOPE_GROUP) kill(-process->pid, (int)number);
+    else if (scope == SCOPE_GROUP) {
+        /* A child that has not yet made its own group is still alone. */
+        if (kill(-process->pid, (int)number) < 0 && errno == ESRCH) kill(process->pid, (int)number);
+    }
     else tree_signal(process->pid, (int)number);
 }
 
@@ -442,7 +450,7 @@ static void on_process_frame(struct process *process, const struct frame *frame)
     default:
         break;
     }
-    broken(frame->type);
+    broken(frame->type, frame->id);
 }
 
 static void on_frame(const struct frame *frame) {
@@ -457,7 +465,7 @@ static void on_frame(const struct frame *frame) {
         struct process *process = find(frame->id);
         if (process) on_process_frame(process, frame); /* else: released meanwhile */
     } else {
-        broken(frame->type);
+        broken(frame->type, frame->id);
     }
 }
 
@@ -480,14 +488,14 @@ static bool hear(void) {
         if (got < 0 && (errno == EAGAIN || errno == EINTR)) return true;
         if (got <= 0) return false;
         if ((size_t)got > sizeof inbox) {
-            broken(0);
+            broken(0, 0);
             continue;
         }
         struct frame frame;
         size_t position = 0;
         int more;
         while ((more = frame_next(inbox, (size_t)got, &position, &frame)) > 0) on_frame(&frame);
-        if (more < 0) broken(0);
+        if (more < 0) broken(0, 0);
     }
     return true;
 }
@@ -607,8 +615,10 @@ static void batch_process(struct process *p) {
 static void batch_fill(void) {
     batch.part_count = batch.frame_count = 0;
     batch.bytes = 0;
-    if (broken_due)
+    if (broken_due) {
         batch_add(NULL, FRAME_BROKEN, 0, 0, put_u32(batch_head(), broken_reason), NULL, 0);
+        put_u64(batch.heads[0] + 8, broken_id);
+    }
     if (pong_due)
         batch_add(NULL, FRAME_PONG, 0, 0, put_u64(batch_head(), pong_token), NULL, 0);
     if (batch_sync()) return;
@@ -650,7 +660,12 @@ static bool tell(bool patient) {
             want_write = false;
             return false;
         }
-        if (patient && only_starts()) return true;
+        if (patient && only_starts()) {
+            int64_t now = now_ms();
+            if (held_since_ms == 0) held_since_ms = now;
+            if (now - held_since_ms < STARTED_DELAY_MS) return true;
+        }
+        held_since_ms = 0;
         struct msghdr message = {.msg_iov = batch.parts, .msg_iovlen = (size_t)batch.part_count};
         if (sendmsg(host, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
             want_write = errno == EAGAIN || errno == ENOBUFS || errno == EINTR;

@@ -68,8 +68,11 @@ void tree_signal(pid_t root, int signal_number) {
     for (int round = 0; round < rounds; round++) {
         int count = read_people();
         if (mark_family(root, count) == 0 && round > 0) break;
-        if (root != getpid()) kill(-root, signal_number); /* ours is where we are ourselves */
+        if (root != getpid()) { /* our own group is where we are ourselves */
+            kill(-root, signal_number);
+            kill(root, signal_number);
+        }
         for (int i = 0; i < count; i++)
-            if (people[i].ours && people[i].pid != getpid()) kill(people[i].pid, signal_number);
+            if (people[i].ours && people[i].pid != root && people[i].pid != getpid()) kill(people[i].pid, signal_number);
     }
 }

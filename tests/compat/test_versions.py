@@ -60,4 +60,4 @@ async def test_the_first_journal_is_read(tmp_path: Path) -> None:
 
 def test_the_versions_kept_here_are_the_oldest_ones_in_use() -> None:
     """When a version moves past the next one, its files here may go, and this test with them."""
-    assert (JOURNAL_VERSION, WIRE_VERSION) <= (2, 2)
+    assert max(JOURNAL_VERSION, WIRE_VERSION) <= 2

@@ -6,6 +6,7 @@ import os
 import resource
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -190,9 +191,10 @@ async def test_users_and_directories(host: SandboxHostService, session: str) -> 
     assert (await run(host, CallRequest(session, ("id", "-g"), user="33:44"))).stdout == b"44\n"
     await run(host, CallRequest(session, ("mkdir", "sub")))
     assert (await run(host, CallRequest(session, ("pwd",), cwd="sub"))).stdout == b"/workspace/sub\n"
-    for wrong in ({"user": "nobody-here"}, {"cwd": "/no/such"}, {"cwd": "/etc/passwd"}):
+    good = CallRequest(session, ("true",))
+    for wrong in (replace(good, user="nobody-here"), replace(good, cwd="/no/such"), replace(good, cwd="/etc/passwd")):
         with pytest.raises(InvalidArgument):
-            await run(host, CallRequest(session, ("true",), **wrong))
+            await run(host, wrong)
 
 
 @pytest.mark.parametrize(

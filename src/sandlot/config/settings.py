@@ -29,9 +29,9 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
         text = env.get(name, "")
         if not text:
             return default
-        if text.isascii() and text.isdigit() and low <= int(text) <= high:
+        if text.isascii() and text.isdigit() and len(text) < 10 and low <= int(text) <= high:
             return int(text)
-        wrong.append(f"{name} must be a whole number from {low} to {high}, not {text!r}")
+        wrong.append(f"{name} must be a whole number from {low} to {high}, not {text[:32]!r}")
         return default
 
     settings = Settings(

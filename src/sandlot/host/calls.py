@@ -1,8 +1,8 @@
 """One call while it lives: hears the guest, keeps the output, enforces time and size, tells everyone who listens."""
 
 import asyncio
+import errno
 import json
-import os
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from sandlot.contracts.runtime import GuestProcess
 from sandlot.host.output import OutputLog
+from sandlot.host.runtimes.link import error_words
 from sandlot.model import (
     CallEvent,
     CallRequest,
@@ -149,11 +150,12 @@ class LiveCall:
         self._wake()
 
     def on_failed(self, error: int, stage: str) -> None:
-        words = os.strerror(error)
-        if stage in ("cwd", "user"):
-            what = "working directory" if stage == "cwd" else "user"
-            self.refused = InvalidArgument(f"the {what} of the call cannot be used: {words}", stage=stage)
-        code = _EXIT_NOT_FOUND if stage == "exec" and words == os.strerror(2) else _EXIT_NOT_RUN
+        words = error_words(error)
+        if stage == "user":
+            self.refused = InvalidArgument(f"the session has no such user: {words}", stage=stage)
+        elif stage == "cwd":
+            self.refused = InvalidArgument(f"the working directory of the call cannot be used: {words}", stage=stage)
+        code = _EXIT_NOT_FOUND if stage == "exec" and error == errno.ENOENT else _EXIT_NOT_RUN
         self.on_exit(CallResult(call_id="", exit_code=code, reason=f"{stage}: {self.ticket.argv[0]}: {words}"))
 
     def on_exit(self, ended: CallResult) -> None:

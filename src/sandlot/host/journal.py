@@ -22,10 +22,12 @@ from sandlot.model import (
     LimitHit,
     SandlotError,
     SessionState,
+    Unavailable,
     limits,
 )
 
 VERSION = 1
+_RETRY_S = 2.0
 _SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE sessions (
@@ -99,6 +101,7 @@ class Journal:
         self._work: queue.SimpleQueue[tuple[_Work, bool, _Done | None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="sandlot-journal", daemon=True)
         self._loop = asyncio.get_running_loop()
+        self._closed = False
         self._opened: asyncio.Future[None] = self._loop.create_future()
 
     async def open(self) -> None:
@@ -107,6 +110,7 @@ class Journal:
         await self._opened
 
     async def close(self) -> None:
+        self._closed = True
         self._work.put(None)
         await asyncio.to_thread(self._thread.join)
 
@@ -145,18 +149,24 @@ class Journal:
         sql = "INSERT OR IGNORE INTO calls (session_id, process_id, call_id, state, started, argv) VALUES (?,?,?,?,?,?)"
         self._work.put((lambda db: db.execute(sql, values), False, None))
 
-    def call_ended(
-        self, session_id: str, process_id: int, result: CallResult, output: bytes | None, done: Callable[[], None]
-    ) -> None:
+    def call_ended(self, row: CallRow, done: Callable[[], None]) -> None:
         """`output` None: it is in a file. `done` is called on the loop when the record is safe and the guest may
-        forget the call."""
-        sql = "UPDATE calls SET state = ?, result = ?, output = ?, has_file = ? WHERE session_id = ? AND process_id = ?"
-        ended = json.dumps(asdict(result))
-        values = (str(CallState.ENDED), ended, output, output is None, session_id, process_id)
+        forget the call. Whole, because the record of the start may have met a full disk."""
+        record, columns = row.record, "session_id, process_id, call_id, state, started, argv, result, output, has_file"
+        assert record.result is not None
+        # What the record of the start says stays: a ticket that came back from a guest may be shortened.
+        changes = ", ".join(f"{name} = excluded.{name}" for name in ("state", "result", "output", "has_file"))
+        sql = f"INSERT INTO calls ({columns}) VALUES (?,?,?,?,?,?,?,?,?) ON CONFLICT DO UPDATE SET {changes}"
+        head = (record.session_id, row.process_id, record.call_id, str(CallState.ENDED), record.started)
+        ended = (json.dumps(record.argv), json.dumps(asdict(record.result)), row.output, row.output is None)
+        values = (*head, *ended)
 
         def finish(_value: Any, error: BaseException | None) -> None:
             if error is None:
                 done()
+            elif not self._closed:
+                # The guest keeps the call until then; a disk that was full may have room again.
+                self._loop.call_later(_RETRY_S, self.call_ended, row, done)
 
         self._work.put((lambda db: db.execute(sql, values), False, finish))
 
@@ -207,6 +217,8 @@ class Journal:
     # ---- the thread --------------------------------------------------------------------------------------------
 
     async def _do(self, work: _Work, *, full: bool = False) -> Any:
+        if self._closed:
+            raise Unavailable("the journal is closed")
         future: asyncio.Future[Any] = self._loop.create_future()
 
         def done(value: Any, error: BaseException | None) -> None:
@@ -227,7 +239,7 @@ class Journal:
     def _run(self) -> None:
         try:
             db = _open(self._path)
-        except (sqlite3.Error, JournalError) as error:
+        except Exception as error:  # noqa: BLE001 - the root of a thread: whoever waits for it must hear
             wrapped = error if isinstance(error, JournalError) else JournalError(f"journal {self._path}: {error}")
             self._tell(self._opened.set_exception, wrapped)
             return
@@ -271,7 +283,9 @@ def _attempt(db: sqlite3.Connection, work: _Work) -> tuple[Any, BaseException | 
         value = work(db)
         if isinstance(value, sqlite3.Cursor):
             value = None
-    except sqlite3.IntegrityError as error:
+    except sqlite3.OperationalError:
+        raise  # the disk, not the value: it concerns the whole batch
+    except Exception as error:  # noqa: BLE001 - the root of a thread: one bad value must not end it for all
         db.execute("ROLLBACK TO work")
         return None, error
     finally:
@@ -289,8 +303,12 @@ def _open(path: Path) -> sqlite3.Connection:
         for statement in filter(str.strip, _SCHEMA.split(";")):
             db.execute(statement)
         db.execute("INSERT INTO meta VALUES ('version', ?)", (str(VERSION),))
-    version = int(db.execute("SELECT value FROM meta WHERE key = 'version'").fetchone()[0])
+    found = db.execute("SELECT value FROM meta WHERE key = 'version'").fetchone()
     db.execute("COMMIT")
+    if found is None or not str(found[0]).isdigit():
+        db.close()
+        raise JournalError(f"{path} is not a journal of ours", next_step="give this engine another data directory")
+    version = int(found[0])
     if version > VERSION:
         db.close()
         raise JournalError(

@@ -6,6 +6,7 @@ included, so it means the same in memory and in the file.
 
 import os
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -109,12 +110,16 @@ class OutputLog:
             head = os.pread(self._file, _RECORD.size, self.end)
             if len(head) < _RECORD.size:
                 break
-            stream, offset, length = _head(head)
-            if self.end + _RECORD.size + length > size:
+            fields: tuple[int, int, int] = _RECORD.unpack(head)
+            number, offset, length = fields
+            if number >= len(_STREAMS) or length == 0 or self.end + _RECORD.size + length > size:
+                break
+            stream = _STREAMS[number]
+            if offset != self.totals[stream]:
                 break
             self.totals[stream] = offset + length
             self.end += _RECORD.size + length
-        os.ftruncate(self._file, self.end)  # half a record: its bytes are still with the guest
+        os.ftruncate(self._file, self.end)  # no whole record: its bytes are still with the guest
         self.written = dict(self.totals)
         self.spilled = True
 
@@ -153,3 +158,19 @@ def _unpack(records: bytes) -> tuple[list[CallOutput], int]:
         events.append(CallOutput(stream, offset, records[at : at + length]))
         at += length
     return events, at
+
+
+def remove_outputs(folder: Path) -> None:
+    """All output files of one session."""
+    if folder.is_dir():
+        for file in folder.iterdir():
+            file.unlink(missing_ok=True)
+        folder.rmdir()
+
+
+def remove_other_outputs(outputs: Path, known: Iterable[str]) -> None:
+    """Those of sessions that nobody knows any more."""
+    keep = set(known)
+    for folder in list(outputs.iterdir()):
+        if folder.name not in keep:
+            remove_outputs(folder)

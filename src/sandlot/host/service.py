@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +16,7 @@ from sandlot.host.calls import LiveStream, RecordedStream
 from sandlot.host.choices import Choices, check_wishes
 from sandlot.host.journal import CallRow, Journal, SessionRow
 from sandlot.host.lock import DataDirectoryLock
-from sandlot.host.output import OutputLog
+from sandlot.host.output import OutputLog, remove_other_outputs, remove_outputs
 from sandlot.host.pool import WarmPool
 from sandlot.host.runtimes.keeper import Keeper
 from sandlot.host.session import Session, spec_to_text
@@ -124,6 +124,8 @@ class SandboxHostService:
                 await storage.probe()
             await self._take_over()
         except BaseException:  # whatever failed, the directory must be free for the next
+            await self._parts.keeper.close()
+            await self._journal.close()
             self._lock.release()
             raise
         self._background.spawn("expiry", self._expire())
@@ -269,7 +271,9 @@ class SandboxHostService:
         check_session_id(session_id)
         session = self._sessions.get(session_id)
         if session is None:
-            raise SessionNotFound(f"there is no session {session_id}", session_id=session_id)
+            raise SessionNotFound(
+                f"there is no session {session_id}", next_step="list them with `sandlot ls`", session_id=session_id
+            )
         return session
 
     def _admit(self, session_id: str) -> None:
@@ -373,7 +377,7 @@ class SandboxHostService:
         await self._parts.runtimes[row.runtime].stop(row.volume)
         session.guest = None
         await self._storage(session).destroy(row.volume)
-        await asyncio.to_thread(_remove_outputs, self._outputs / row.volume)
+        await asyncio.to_thread(remove_outputs, self._outputs / row.volume)
         await self._journal.remove_session(row.session_id)
         self._sessions.pop(row.session_id, None)
         self._vessels.free(row.id_range)
@@ -452,7 +456,7 @@ class SandboxHostService:
             for name in await storage.list():
                 if name not in known:
                     await storage.destroy(name)
-        await asyncio.to_thread(_remove_other_outputs, self._outputs, known)
+        await asyncio.to_thread(remove_other_outputs, self._outputs, known)
 
     async def _take_over_session(self, row: SessionRow) -> None:
         runtime = self._parts.runtimes[row.runtime]
@@ -482,16 +486,3 @@ class SandboxHostService:
         session.guest = None
         session.set_state(SessionState.FAILED, reason)
         await self._record_failure(session, reason)
-
-
-def _remove_outputs(folder: Path) -> None:
-    if folder.is_dir():
-        for file in folder.iterdir():
-            file.unlink(missing_ok=True)
-        folder.rmdir()
-
-
-def _remove_other_outputs(outputs: Path, known: Iterable[str]) -> None:
-    for folder in list(outputs.iterdir()):
-        if folder.name not in known:
-            _remove_outputs(folder)

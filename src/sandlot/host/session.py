@@ -9,10 +9,12 @@ from pathlib import Path
 from sandlot.contracts.runtime import Guest, KnownProcess, SpawnPlan
 from sandlot.contracts.storage import Volume
 from sandlot.host.calls import LiveCall, Ticket
-from sandlot.host.journal import Journal, SessionRow
+from sandlot.host.journal import CallRow, Journal, SessionRow
 from sandlot.model import (
+    CallRecord,
     CallRequest,
     CallResult,
+    CallState,
     Capability,
     CapabilityNotSupported,
     LimitReached,
@@ -148,7 +150,9 @@ class Session:
                 self._ended_since_prune = 0
                 self.on_prune_due()
 
-        self._journal.call_ended(self.row.session_id, live.ticket.process_id, result, output, safe)
+        ticket = live.ticket
+        record = CallRecord(ticket.session_id, ticket.call_id, ticket.argv, CallState.ENDED, ticket.started, result)
+        self._journal.call_ended(CallRow(ticket.process_id, record, output), safe)
 
     async def resume_calls(self, guest: Guest) -> None:
         """Take up the calls that a guest remembers from an earlier engine."""

@@ -56,8 +56,8 @@ class CallRequest:
         limits.at_most("arguments", len(self.argv), limits.ARGUMENTS_MAX)
         limits.at_most("environment variables", len(self.envs), limits.ARGUMENTS_MAX)
         check_envs(self.envs)
-        _no_nul("an argument", *self.argv)
-        _no_nul("cwd or user", self.cwd or "", self.user or "")
+        check_text("an argument", *self.argv)
+        check_text("cwd or user", self.cwd or "", self.user or "")
         if self.user == "":
             raise InvalidArgument("user is empty", next_step="leave it out for the session's own user")
         if self.timeout_s is not None:
@@ -65,7 +65,7 @@ class CallRequest:
         limits.within("output_bytes_max", self.output_bytes_max, 0, limits.CALL_OUTPUT_BYTES_MAX)
 
 
-def _no_nul(what: str, *values: str) -> None:
+def check_text(what: str, *values: str) -> None:
     for value in values:
         if "\0" in value:
             raise InvalidArgument(f"{what} holds a NUL byte")
@@ -79,7 +79,7 @@ def check_envs(envs: Mapping[str, str]) -> None:
     for name, value in envs.items():
         if not name or "=" in name:
             raise InvalidArgument(f"environment variable name {name[:64]!r} is empty or holds '='")
-        _no_nul("an environment variable", name, value)
+        check_text("an environment variable", name, value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ class SandlotError(Exception):
     code: ClassVar[str] = "internal"
     retryable: ClassVar[bool] = False
 
-    def __init__(self, message: str, *, next_step: str = "", **context: str | int) -> None:
+    def __init__(self, message: str, /, *, next_step: str = "", **context: str | int) -> None:
         super().__init__(message)
         self.message = message
         self.next_step = next_step
@@ -164,4 +164,6 @@ def error_from_data(
     code: str, message: str, next_step: str = "", context: Mapping[str, str | int] | None = None
 ) -> SandlotError:
     """The other way. A code that this version does not know becomes the root error and keeps its words."""
-    return ERRORS.get(code, SandlotError)(message, next_step=next_step, **dict(context or {}))
+    error = ERRORS.get(code, SandlotError)(message, next_step=next_step)
+    error.context = dict(context or {})
+    return error

@@ -1,5 +1,6 @@
 """Every default and every bound. An error that stops at one of these names it."""
 
+import math
 from dataclasses import dataclass
 
 from sandlot.model.errors import InvalidArgument, LimitReached
@@ -46,8 +47,8 @@ class Resources:
     def __post_init__(self) -> None:
         for name in ("cpus", "memory_bytes", "disk_bytes", "pids"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise InvalidArgument(f"{name} must be greater than zero, not {value}", limit=name)
+            if value is not None and not 0 < value < math.inf:
+                raise InvalidArgument(f"{name} must be a number greater than zero, not {value}", limit=name)
 
     def asked(self) -> tuple[str, ...]:
         """The names of the limits that were asked for."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from sandlot.model import limits
-from sandlot.model.call import check_envs
+from sandlot.model.call import check_envs, check_text
 from sandlot.model.errors import (
     InvalidArgument,
     InvalidState,
@@ -107,6 +107,7 @@ class SessionSpec:
         check_labels(self.labels)
         limits.at_most("environment variables", len(self.envs), limits.ARGUMENTS_MAX)
         check_envs(self.envs)
+        check_text("user", self.user or "")
         if self.user is not None and (not self.user or "\0" in self.user or len(self.user) > 63):
             raise InvalidArgument("user must be a name or a number of 1 to 63 characters")
         limits.within("timeout_s", self.timeout_s, 0.001, limits.SESSION_LIFETIME_S_MAX)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sandlot.host.journal import VERSION, Journal, JournalError, SessionRow
+from sandlot.host.journal import VERSION, CallRow, Journal, JournalError, SessionRow
 from sandlot.model import CallRecord, CallResult, CallState, LimitHit, SessionState, limits
 
 RESULT = CallResult("c-1", 7, signal=None, reason="because", duration_s=1.5, stdout_bytes=3, truncated=True)
@@ -37,6 +37,11 @@ def row(number: int = 1, **changes: object) -> SessionRow:
         spec='{"labels": {}}',
     )
     return replace(made, **changes)  # pyright: ignore[reportArgumentType]
+
+
+def ended(process_id: int, result: CallResult, output: bytes | None) -> CallRow:
+    record = CallRecord("s-1", f"c-{process_id}", ("x",), CallState.ENDED, 1.0, result)
+    return CallRow(process_id, record, output)
 
 
 @asynccontextmanager
@@ -64,7 +69,7 @@ async def end_call(
     journal: Journal, process_id: int, output: bytes | None = b"out", result: CallResult = RESULT
 ) -> None:
     safe = asyncio.Event()
-    journal.call_ended("s-1", process_id, result, output, safe.set)
+    journal.call_ended(ended(process_id, result, output), safe.set)
     async with asyncio.timeout(10):
         await safe.wait()
 
@@ -184,7 +189,7 @@ async def test_only_the_outputs_of_the_newest_calls_are_kept(journal: Journal) -
     for number in range(1, limits.CALLS_KEPT + extra + 1):
         journal.call_started("s-1", number, f"c-{number}", 1.0, ["x"])
         if number != 3:  # still runs: its file is being written
-            journal.call_ended("s-1", number, RESULT, None if number % 2 else b"inline", lambda: None)
+            journal.call_ended(ended(number, RESULT, None if number % 2 else b"inline"), lambda: None)
     journal.call_started("s-2", 1, "c-1", 1.0, ["x"])
     assert await journal.prune_outputs("s-1") == [1, 5, 7, 9]
     assert await journal.prune_outputs("s-1") == [], "a file is given once"
@@ -203,7 +208,7 @@ async def test_closing_brings_everything_home(path: Path) -> None:
     told: list[int] = []
     for number in range(1, 301):
         journal.call_started("s-1", number, f"c-{number}", 1.0, ["x"])
-        journal.call_ended("s-1", number, RESULT, b"", lambda number=number: told.append(number))
+        journal.call_ended(ended(number, RESULT, b""), lambda number=number: told.append(number))
     await journal.close()
     await journal.close()
     assert told == list(range(1, 301))
@@ -235,9 +240,6 @@ async def test_a_file_that_is_no_journal_is_refused(path: Path) -> None:
     await journal.close()
 
 
-@pytest.mark.xfail(
-    strict=True, reason="_run catches sqlite3.Error only: without a readable version the thread dies and open() hangs"
-)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("value", [None, "one"])
 async def test_a_database_of_someone_else_is_refused(path: Path, value: str | None) -> None:
@@ -253,11 +255,6 @@ async def test_a_database_of_someone_else_is_refused(path: Path, value: str | No
             await journal.open()
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="_attempt catches IntegrityError only: text that SQLite cannot take (a data directory whose name is no "
-    "UTF-8) ends the thread, and every later request waits forever",
-)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 async def test_a_value_that_cannot_be_stored_is_refused_and_harms_nobody(journal: Journal) -> None:
     async with asyncio.timeout(1):
@@ -274,7 +271,7 @@ async def test_a_full_disk_is_told_and_nothing_is_called_safe(path: Path) -> Non
         await journal.calls("s-1")
         stop_growth(journal)
         safe: list[int] = []
-        journal.call_ended("s-1", 1, RESULT, bytes(1 << 20), lambda: safe.append(1))
+        journal.call_ended(ended(1, RESULT, bytes(1 << 20)), lambda: safe.append(1))
         with pytest.raises(JournalError, match="cannot be written"):
             await journal.add_session(row(2, spec="x" * (1 << 20)))
         assert safe == []
@@ -282,14 +279,9 @@ async def test_a_full_disk_is_told_and_nothing_is_called_safe(path: Path) -> Non
         assert (await journal.calls("s-1"))[0].record.state is CallState.RUNNING
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the UPDATE of call_ended meets no row when the INSERT of call_started went down with a failed batch; it is "
-    "called safe all the same, the guest forgets the call, and nobody knows of it any more",
-)
 async def test_an_end_is_not_called_safe_unless_it_is_recorded(journal: Journal) -> None:
     safe: list[int] = []
-    journal.call_ended("s-1", 1, RESULT, b"out", lambda: safe.append(1))
+    journal.call_ended(ended(1, RESULT, b"out"), lambda: safe.append(1))
     recorded = await journal.calls("s-1")
     assert bool(safe) == bool(recorded)
 
@@ -306,7 +298,7 @@ import asyncio, sys
 from pathlib import Path
 from sandlot.model import CallResult
 from sandlot.host.journal import Journal
-from tests.unit.host.test_journal import row
+from tests.unit.host.test_journal import ended, row
 
 async def main():
     journal = Journal(Path(sys.argv[1]))
@@ -314,7 +306,7 @@ async def main():
     await journal.add_session(row(1))
     journal.call_started("s-1", 1, "c-1", 1.0, ["true"])
     safe = asyncio.Event()
-    journal.call_ended("s-1", 1, CallResult("c-1", 0), b"kept", safe.set)
+    journal.call_ended(ended(1, CallResult("c-1", 0), b"kept"), safe.set)
     await safe.wait()
     print("committed", flush=True)
     for number in range(2, 100000):  # killed somewhere in here

@@ -109,7 +109,6 @@ def test_an_unknown_code_becomes_the_root_and_keeps_its_words(code: str, message
     assert (received.message, received.next_step, dict(received.context)) == (message, "do this", context)
 
 
-@pytest.mark.xfail(strict=True, raises=TypeError, reason="a context key of a peer collides with the constructor's own")
 @pytest.mark.parametrize("key", sorted(OWN_NAMES))
 def test_no_context_of_a_peer_breaks_the_reading(key: str) -> None:
     assert dict(error_from_data("conflict", "told", "", {key: "x"}).context) == {key: "x"}

@@ -125,7 +125,6 @@ def test_a_wrong_request_is_refused(fields: dict[str, Any]) -> None:
         SessionSpec(**fields)
 
 
-@pytest.mark.xfail(strict=True, reason="SessionSpec.user is not tried with os.fsencode; every later call then breaks")
 def test_a_user_that_cannot_be_encoded_is_refused() -> None:
     with pytest.raises(InvalidArgument):
         SessionSpec(user=TEXT_THAT_NO_KERNEL_TAKES)

@@ -92,6 +92,7 @@ def spawn(ident: int, plan: SpawnPlan) -> bytes:
     words = [plan.user, plan.cwd, *plan.argv, *(f"{name}={value}" for name, value in plan.envs.items())]
     text = b"\0".join(map(os.fsencode, words)) + b"\0"
     limits.at_most("bytes of arguments and environment", len(text), limits.COMMAND_BYTES_MAX)
+    limits.at_most("environment variables", len(plan.envs), limits.ARGUMENTS_MAX)
     head = _SPAWN.pack(flags, rows, columns, len(plan.argv), len(plan.envs), 0, len(plan.tag))
     if len(plan.tag) > 4096:
         raise LimitReached("the tag of a process is longer than 4096 bytes", limit="tag")

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import secrets
 import socket
@@ -59,8 +60,11 @@ class GuestLink:
 
     def begin(self) -> None:
         held, self._held = self._held or [], None
-        for kind, flags, ident, payload in held:
-            self._hear(kind, flags, ident, memoryview(payload))
+        try:
+            for kind, flags, ident, payload in held:
+                self._hear(kind, flags, ident, memoryview(payload))
+        except MalformedFrame as error:
+            self._end(f"the guest sent a malformed message: {error}")
 
     def spawn(self, process_id: int, plan: SpawnPlan, sink: ProcessSink) -> "LinkedProcess":
         message = frames.spawn(process_id, plan)
@@ -130,27 +134,33 @@ class GuestLink:
 
     def _readable(self) -> None:
         for _ in range(_MESSAGES_PER_WAKE):
-            try:
-                count = self._socket.recv_into(self._buffer)
-            except BlockingIOError:
-                return
-            except OSError as error:
-                self._end(f"the line to the guest broke: {error.strerror}")
-                return
-            if count == 0:
-                self._end("the guest ended")
-                return
-            try:
-                for kind, flags, ident, payload in frames.split(memoryview(self._buffer)[:count]):
-                    self._hear(kind, flags, ident, payload)
-            except MalformedFrame as error:
-                self._end(f"the guest sent a malformed message: {error}")
-                return
-            if self._ended:
+            if not self._read_message():
                 return
 
+    def _read_message(self) -> bool:
+        """Hear one message. Returns False when there is none, or when there will be none any more."""
+        try:
+            count = self._socket.recv_into(self._buffer)
+        except BlockingIOError:
+            return False
+        except ConnectionResetError:
+            return True  # said once, and in front of what the guest had sent before it ended
+        except OSError as error:
+            self._end(f"the line to the guest broke: {error.strerror}")
+            return False
+        if count == 0:
+            self._end("the guest ended")
+            return False
+        try:
+            for kind, flags, ident, payload in frames.split(memoryview(self._buffer)[:count]):
+                self._hear(kind, flags, ident, payload)
+        except MalformedFrame as error:
+            self._end(f"the guest sent a malformed message: {error}")
+        return not self._ended
+
     def _died(self) -> None:
-        self._readable()  # its last words, if any
+        while self._read_message():
+            pass  # its last words; the kernel keeps no more than the socket holds
         self._end("the guest ended")
 
     def _end(self, reason: str) -> None:
@@ -193,6 +203,8 @@ class GuestLink:
             sink.on_stdin_taken(offset, bool(closed))
         elif kind == Frame.FAILED:
             sink.on_failed(*frames.read_failed(payload))
+        elif kind == Frame.BROKEN:
+            sink.on_failed(errno.EINVAL, "frame")
 
     def _hear_sync(self, kind: int, ident: int, payload: memoryview) -> None:
         if kind == Frame.BOOT_FAILED:
@@ -215,7 +227,7 @@ class GuestLink:
     def _boot_failed(self, payload: memoryview) -> None:
         error = frames.U32.unpack_from(payload)[0] if len(payload) >= frames.U32.size else 0
         stage = bytes(payload[frames.U32.size :]).decode("ascii", "replace")
-        self._end(f"{stage}: {os.strerror(error)}")
+        self._end(f"{stage}: {error_words(error)}")
 
 
 class LinkedProcess:
@@ -246,6 +258,11 @@ class LinkedProcess:
 
     def resize(self, size: TerminalSize) -> None:
         self._link.send(frames.resize(self._ident, size.rows, size.columns))
+
+
+def error_words(number: int) -> str:
+    """What an errno means; numbers come from the guest, and may be any."""
+    return os.strerror(number) if number < 4096 else f"error {number}"
 
 
 def _result(payload: memoryview) -> CallResult:

@@ -36,9 +36,13 @@ class NamespacesRuntime:
         if os.geteuid() != 0:
             return Probe(self.name, False, "not root", "run as root, or use the runtime `none` for code you trust")
         place = self._data / "run" / _PROBE_NAME
-        for folder in ("root/proc", "root/dev", "volume/u", "volume/w"):
-            (place / folder).mkdir(parents=True, exist_ok=True)
-        os.chown(place / "volume" / "u", CANONICAL_ID, CANONICAL_ID)
+        try:
+            for folder in ("root/proc", "root/dev", "volume/u", "volume/w"):
+                (place / folder).mkdir(parents=True, exist_ok=True)
+            os.chown(place / "volume" / "u", CANONICAL_ID, CANONICAL_ID)
+        except OSError as error:
+            reason = f"cannot give files to other users: {error.strerror}"
+            return Probe(self.name, False, reason, "run as root of the machine, not of a container or a user namespace")
         plan = StartPlan(Volume(_PROBE_NAME, place / "volume"), place / "root", 0)
         try:
             guest = await self.start(plan, lambda _reason: None)

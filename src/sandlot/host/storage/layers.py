@@ -1,6 +1,7 @@
 """Volumes as plain directories on any filesystem; the kernel stacks them over the template."""
 
 import asyncio
+import contextlib
 import os
 import shutil
 from collections.abc import Sequence
@@ -36,8 +37,8 @@ class LayersStorage:
             path.mkdir(mode=0o700)
             for part in ("u", "w"):
                 (path / part).mkdir(mode=0o755)
-            if os.geteuid() == 0:
-                # The upper's own owner is the owner of `/` inside.
+            # The upper's own owner is the owner of `/` inside. Who may not give it away has no runtime that needs it.
+            with contextlib.suppress(OSError):
                 os.chown(path / "u", CANONICAL_ID, CANONICAL_ID)
         except FileExistsError:
             raise Conflict(f"a volume {name} is there already", volume=name) from None
@@ -57,6 +58,8 @@ class LayersStorage:
             (self._volumes / name).rename(target)
         except FileNotFoundError:
             return
+        except OSError as error:
+            raise Unavailable(f"volume {name} cannot be removed: {error.strerror}", volume=name) from error
 
     async def usage(self, name: str) -> int:
         volume = await self.open(name)

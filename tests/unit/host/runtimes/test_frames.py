@@ -220,11 +220,6 @@ def test_a_long_tag_is_refused() -> None:
         spawn_of(100, bytes(4097))
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a guest refuses more than 4096 variables with BROKEN, which no host hears: the call never ends. A session "
-    "and a call may have 4096 each, and PATH, LANG and TERM come on top",
-)
 def test_more_variables_than_a_guest_takes_are_refused() -> None:
     envs = {f"V{number}": "" for number in range(limits.ARGUMENTS_MAX + 1)}
     with pytest.raises(LimitReached):

@@ -206,7 +206,6 @@ async def test_news_right_behind_the_sync_are_not_lost(line: Line) -> None:
     assert ear.heard[:2] == [(Stream.STDOUT, 0, b"quick"), ("exit", 0)]
 
 
-@pytest.mark.xfail(strict=True, reason="held news are parsed in begin(), and MalformedFrame escapes to the engine")
 async def test_malformed_news_that_were_held_back_end_the_link(line: Line) -> None:
     (known,) = await line.synced(listing(1))
     ear = Ear()
@@ -275,7 +274,6 @@ async def test_a_guest_that_goes_is_told_once(line: Line, how: str) -> None:
     line.link.close()
 
 
-@pytest.mark.xfail(strict=True, reason="link._died reads 16 messages at most, then the rest of the last words is lost")
 async def test_all_last_words_of_a_guest_are_heard(line: Line) -> None:
     ear = Ear()
     line.link.spawn(1, PLAN, ear)
@@ -288,10 +286,6 @@ async def test_all_last_words_of_a_guest_are_heard(line: Line) -> None:
     assert ear.heard[-1] == ("exit", 0)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a guest that dies with unread messages of ours makes recv raise ECONNRESET once, in front of what it sent",
-)
 async def test_last_words_are_heard_of_a_guest_that_did_not_listen(line: Line) -> None:
     ear = Ear()
     line.link.spawn(1, PLAN, ear)
@@ -327,9 +321,6 @@ async def test_a_boot_failure_in_bad_form_is_one_all_the_same(line: Line, payloa
     await line.wait_end()
 
 
-@pytest.mark.xfail(
-    strict=True, reason="os.strerror raises OverflowError above 2**31-1, in a callback of the loop: the link stays up"
-)
 async def test_no_error_number_breaks_the_host(line: Line) -> None:
     asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)
     line.say(frame(Frame.BOOT_FAILED, 0, struct.pack("<I", 0xFFFFFFFF) + b"boot"))
