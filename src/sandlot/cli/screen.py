@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.status import Status
 
-from sandlot.model import SandlotError, SessionNotFound, Unavailable, error_to_data
+from sandlot.model import SandlotError, Unavailable, error_to_data
 
 
 class Screen:
@@ -152,7 +152,7 @@ def show_error(error: SandlotError, *, as_json: bool) -> None:
             Screen(as_json=True).json({"error": error_to_data(error)})
             return
         print(f"sandlot: {printable(error.message)}", file=sys.stderr, flush=True)
-        step = error.next_step or ("`sandlot ls` lists the sessions" if isinstance(error, SessionNotFound) else "")
+        step = error.next_step
         if step:
             print(f"  → {printable(step)}", file=sys.stderr, flush=True)
 

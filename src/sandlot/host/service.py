@@ -272,7 +272,7 @@ class SandboxHostService:
         session = self._sessions.get(session_id)
         if session is None:
             raise SessionNotFound(
-                f"there is no session {session_id}", next_step="list them with `sandlot ls`", session_id=session_id
+                f"there is no session {session_id}", next_step="`sandlot ls` lists the sessions", session_id=session_id
             )
         return session
 
