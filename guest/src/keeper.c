@@ -2,6 +2,7 @@
 #include "keeper.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -210,6 +211,36 @@ static int make_devices(void) {
     return -1;
 }
 
+/* Whether one path lies above the other, or is it. */
+static bool related(const char *one, const char *other) {
+    size_t shorter = strlen(one), longer = strlen(other);
+    if (shorter > longer) return related(other, one);
+    return strncmp(one, other, shorter) == 0 && (other[shorter] == 0 || other[shorter] == '/' || shorter == 1);
+}
+
+/* Every guest starts with a copy of our mounts and drops it at once. So we let go of those that cannot hold a session's
+ * files: a machine may have hundreds of them. */
+static void shed_mounts(void) {
+    static const char *const kinds[] = {"sysfs",   "cgroup",     "cgroup2",  "devpts", "devtmpfs",  "tmpfs",   "mqueue",
+                                        "debugfs", "tracefs",    "bpf",      "pstore", "securityfs", "autofs", "overlay",
+                                        "nsfs",    "hugetlbfs",  "configfs", "fusectl", "squashfs", "efivarfs",
+                                        "ramfs",   "rpc_pipefs", "binfmt_misc"};
+    char own[PATH_MAX], line[2 * PATH_MAX];
+    FILE *list = fopen("/proc/self/mountinfo", "re");
+    ssize_t length = readlink("/proc/self/cwd", own, sizeof own - 1);
+    if (list == NULL || length < 0) return;
+    own[length] = 0;
+    while (fgets(line, sizeof line, list)) {
+        char point[PATH_MAX], kind[64];
+        const char *rest = strstr(line, " - ");
+        if (rest == NULL || sscanf(line, "%*d %*d %*s %*s %4095s", point) != 1 || sscanf(rest, " - %63s", kind) != 1) continue;
+        if (strcmp(point, "/") == 0 || related(point, own)) continue;
+        for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+            if (strcmp(kind, kinds[i]) == 0) umount2(point, MNT_DETACH | UMOUNT_NOFOLLOW);
+    }
+    fclose(list);
+}
+
 /* Needed by the first confined guest only; a keeper without root serves plain ones. */
 static int prepare_confinement(void) {
     static bool prepared;
@@ -218,6 +249,7 @@ static int prepare_confinement(void) {
     /* Mounts of the host still reach us, ours never reach the host. */
     if (mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL) < 0) return -1;
     if (fchdir(data) < 0) return -1;
+    shed_mounts();
     prepared = true;
     return 0;
 }

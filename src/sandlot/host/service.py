@@ -2,11 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from sandlot.contracts.host import CallStream
 from sandlot.contracts.runtime import Runtime
@@ -14,16 +12,14 @@ from sandlot.contracts.storage import Storage, Volume
 from sandlot.host.background import Background
 from sandlot.host.calls import LiveStream, RecordedStream
 from sandlot.host.choices import Choices, check_wishes
-from sandlot.host.journal import CallRow, Journal, SessionRow
+from sandlot.host.journal import CallRow, SessionRow
 from sandlot.host.lock import DataDirectoryLock
 from sandlot.host.output import OutputLog, remove_other_outputs, remove_outputs
+from sandlot.host.parts import HostParts, HostSettings
 from sandlot.host.pool import WarmPool
-from sandlot.host.runtimes.keeper import Keeper
 from sandlot.host.session import Session, spec_to_text
-from sandlot.host.templates.store import TemplateStore
 from sandlot.host.vessels import Vessel, Vessels
 from sandlot.model import (
-    AUTO,
     BUILTIN,
     CallNotFound,
     CallRecord,
@@ -53,26 +49,6 @@ from sandlot.model import (
 )
 
 _CLOSE_PATIENCE_S = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class HostSettings:
-    data: Path
-    storage: str = AUTO
-    runtime: str = AUTO
-    sessions_max: int = limits.SESSIONS_MAX
-    warm_pool: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class HostParts:
-    """What the engine is built from; `auto` takes the first of each that is ready."""
-
-    storages: Mapping[str, Storage]
-    runtimes: Mapping[str, Runtime]
-    templates: TemplateStore
-    keeper: Keeper
-    journal: Journal
 
 
 class SandboxHostService:
@@ -163,6 +139,8 @@ class SandboxHostService:
         return runtime.capabilities | storage.capabilities
 
     async def create(self, spec: SessionSpec) -> SessionInfo:
+        if spec.request_id and spec.request_id in self._requests:
+            await self._forget_stillborn(self._requests[spec.request_id])
         if spec.request_id and spec.request_id in self._requests:
             return await self._repeat(self._requests[spec.request_id])
         session_id = spec.session_id or new_session_id()
@@ -294,22 +272,37 @@ class SandboxHostService:
             await asyncio.shield(self._creating[session_id])
         return await self.get(session_id)
 
+    async def _forget_stillborn(self, session_id: str) -> None:
+        """An engine that died while it made a session leaves one that failed before anything ran in it. Whoever asks
+        again with the same request wants it made, not told of."""
+        session = self._sessions.get(session_id)
+        if session and session.row.state is SessionState.FAILED and not await self._journal.calls(session_id):
+            await self.destroy(session_id)
+
     async def _create(self, session_id: str, spec: SessionSpec) -> Session:
         runtime = await self._choices.runtime(spec.runtime)
         storage = await self._choices.storage(spec.storage)
         check_wishes(spec, runtime.capabilities | storage.capabilities)
         template = await self._template(spec.template, runtime)
-        vessel = self._pool.take(storage, runtime, template) or await self._vessels.make(storage, runtime, template)
+        vessel = self._pool.take(storage, runtime, template) or await self._vessels.begin(storage, runtime, template)
+        session = self._make_session(session_id, spec, vessel)
+        # While the guest starts: the disk and the kernel need not wait for each other. A crash in between leaves a row
+        # without a guest, which is a session that has failed, or a guest without a row, which is ended.
+        recorded = asyncio.get_running_loop().create_task(self._journal.add_session(session.row), name="record")
         try:
-            session = self._make_session(session_id, spec, vessel)
-            await self._journal.add_session(session.row)
+            if vessel.guest is None:
+                await self._vessels.start(vessel)
+            await recorded
             if vessel.lost:
                 raise Unavailable("the guest ended while its session was being made", session_id=session_id)
         except BaseException:  # undone, then raised again
+            recorded.cancel()
+            await asyncio.gather(recorded, return_exceptions=True)
             await self._discard(vessel)
             with suppress(SandlotError):
                 await self._journal.remove_session(session_id)
             raise
+        session.guest = vessel.guest
         vessel.on_end = partial(self._guest_ended, session)
         self._sessions[session_id] = session
         self._expiry_changed.set()
@@ -340,9 +333,7 @@ class SandboxHostService:
             request_id=spec.request_id,
             spec=spec_to_text(spec, spec.user or ("user" if has_users else "")),
         )
-        session = self._wrap(row, vessel.runtime, vessel.volume)
-        session.guest = vessel.guest
-        return session
+        return self._wrap(row, vessel.runtime, vessel.volume)
 
     def _wrap(self, row: SessionRow, runtime: Runtime, volume: Volume | None) -> Session:
         workspace = runtime.workspace(volume) if volume else ""

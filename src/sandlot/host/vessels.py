@@ -20,11 +20,11 @@ class Vessel:
     """Has no name that anyone outside knows."""
 
     volume: Volume
-    guest: Guest
     id_range: int
     template: Template
     storage: Storage
     runtime: Runtime
+    guest: Guest | None = None  # until it is started
     lost: bool = False
     on_end: Callable[[str], None] | None = None
 
@@ -81,30 +81,37 @@ class Vessels:
         self._ranges.discard(id_range)
         self._next = min(self._next, max(1, id_range))
 
-    async def make(self, storage: Storage, runtime: Runtime, template: Template) -> Vessel:
-        """Raises LimitReached, Unavailable, DeadlineExceeded; then nothing is left behind."""
+    async def begin(self, storage: Storage, runtime: Runtime, template: Template) -> Vessel:
+        """A vessel with a volume and without a guest. Raises LimitReached, Unavailable; then nothing is left behind."""
         id_range = self._take_range()
         name = "v-" + secrets.token_hex(8)
-        vessel: Vessel | None = None
-
-        def on_end(reason: str) -> None:
-            if vessel:
-                vessel.ended(reason)
-
         try:
-            volume = await storage.create(name)
-            plan = StartPlan(volume, Path(template.path) if template.path else None, id_range)
-            guest = await runtime.start(plan, on_end)
+            return Vessel(await storage.create(name), id_range, template, storage, runtime)
         except BaseException:  # undone, then raised again
             await self.discard(runtime, storage, name, id_range)
             raise
-        vessel = Vessel(volume, guest, id_range, template, storage, runtime)
+
+    async def start(self, vessel: Vessel) -> None:
+        """Give it a guest. Raises Unavailable, DeadlineExceeded; whoever has the vessel discards it then."""
+        path = Path(vessel.template.path) if vessel.template.path else None
+        plan = StartPlan(vessel.volume, path, vessel.id_range)
+        vessel.guest = await vessel.runtime.start(plan, vessel.ended)
+
+    async def make(self, storage: Storage, runtime: Runtime, template: Template) -> Vessel:
+        """Both at once. Raises as they do; then nothing is left behind."""
+        vessel = await self.begin(storage, runtime, template)
+        try:
+            await self.start(vessel)
+        except BaseException:  # undone, then raised again
+            await self.discard(runtime, storage, vessel.volume.name, vessel.id_range)
+            raise
         return vessel
 
     async def warm_up(self, vessel: Vessel) -> None:
         """Run a program that does nothing: the first one in a root costs three times what the next ones do."""
         first = _First(asyncio.get_running_loop().create_future())
         plan = SpawnPlan(("true",), "/", {"PATH": "/usr/bin:/bin"}, user="")
+        assert vessel.guest is not None
         process = vessel.guest.spawn(_WARM_UP_ID, plan, first)
         try:
             async with asyncio.timeout(limits.GUEST_DEADLINE_S):

@@ -27,7 +27,8 @@ def check_session_id(value: str) -> str:
 
 
 def _random(prefix: str, characters: int) -> str:
-    return prefix + "".join(secrets.choice(_ALPHABET) for _ in range(characters))
+    # 32 letters: every byte gives one, without bias.
+    return prefix + "".join(_ALPHABET[byte & 31] for byte in secrets.token_bytes(characters))
 
 
 def new_session_id() -> str:

@@ -4,10 +4,11 @@ from collections.abc import Callable
 
 from sandlot.config.settings import Settings
 from sandlot.host.journal import Journal
+from sandlot.host.parts import HostParts, HostSettings
 from sandlot.host.runtimes.keeper import Keeper
 from sandlot.host.runtimes.namespaces import NamespacesRuntime
 from sandlot.host.runtimes.none import NoRuntime
-from sandlot.host.service import HostParts, HostSettings, SandboxHostService
+from sandlot.host.service import SandboxHostService
 from sandlot.host.storage.layers import LayersStorage
 from sandlot.host.templates.store import TemplateStore
 

@@ -1,0 +1,32 @@
+"""What the engine is told and given."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sandlot.contracts.runtime import Runtime
+from sandlot.contracts.storage import Storage
+from sandlot.host.journal import Journal
+from sandlot.host.runtimes.keeper import Keeper
+from sandlot.host.templates.store import TemplateStore
+from sandlot.model import AUTO, limits
+
+
+@dataclass(frozen=True, slots=True)
+class HostSettings:
+    data: Path
+    storage: str = AUTO
+    runtime: str = AUTO
+    sessions_max: int = limits.SESSIONS_MAX
+    warm_pool: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HostParts:
+    """What the engine is built from; `auto` takes the first of each that is ready."""
+
+    storages: Mapping[str, Storage]
+    runtimes: Mapping[str, Runtime]
+    templates: TemplateStore
+    keeper: Keeper
+    journal: Journal
