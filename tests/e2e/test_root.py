@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from sandlot.config.settings import Settings
-from sandlot.contracts import Guest, SpawnPlan, StartPlan, Volume
+from sandlot.contracts import Guest, ProcessEnd, SpawnPlan, StartPlan, Volume
 from sandlot.host.runtimes.keeper import Keeper
 from sandlot.host.runtimes.namespaces import NamespacesRuntime
 from sandlot.host.storage.canonical import CANONICAL_ID
 from sandlot.host.storage.layers import LayersStorage
 from sandlot.host.templates.store import TemplateStore
-from sandlot.model import CallResult, Stream, Unavailable
+from sandlot.model import Stream, Unavailable
 
 pytestmark = pytest.mark.root
 RANGE = 7
@@ -44,8 +44,8 @@ class Listener:
     def on_failed(self, error: int, stage: str) -> None:
         self.done.set_exception(OSError(error, stage))
 
-    def on_exit(self, ended: CallResult) -> None:
-        self.done.set_result(ended.exit_code)
+    def on_exit(self, ended: ProcessEnd) -> None:
+        self.done.set_result(ended.code)
 
     def on_lost(self, reason: str) -> None:
         if not self.done.done():

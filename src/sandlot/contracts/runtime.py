@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from sandlot.contracts.storage import Volume
-from sandlot.model import CallResult, Capability, Probe, Stream, TerminalSize
+from sandlot.model import Capability, Probe, Stream, TerminalSize
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,18 @@ class SpawnPlan:
     tag: bytes = b""  # kept by the guest and given back after a restart of the host
 
 
+class ProcessEnd(NamedTuple):
+    """How a process ended, as its guest tells it."""
+
+    code: int  # -1 after a signal
+    signal: int  # 0 without one
+    user_us: int
+    system_us: int
+    rss_kib_max: int
+    stdout_bytes: int  # all that was written, kept or not
+    stderr_bytes: int
+
+
 class ProcessSink(Protocol):
     """Who hears of a process. Called on the event loop, in order; must not block."""
 
@@ -46,7 +58,7 @@ class ProcessSink(Protocol):
         """The program could not be started."""
         ...
 
-    def on_exit(self, ended: CallResult) -> None:
+    def on_exit(self, ended: ProcessEnd) -> None:
         """All output has been given before."""
         ...
 

@@ -2,14 +2,14 @@
 
 import asyncio
 import errno
-import json
+import os
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from sandlot.contracts.runtime import GuestProcess
+from sandlot.contracts.runtime import GuestProcess, ProcessEnd
 from sandlot.host.output import OutputLog
 from sandlot.host.runtimes.link import error_words
 from sandlot.model import (
@@ -24,6 +24,7 @@ from sandlot.model import (
     Stream,
     TerminalSize,
     Unavailable,
+    check_id,
     limits,
 )
 
@@ -31,6 +32,8 @@ SPILL_BYTES = 256 * 1024  # output beyond this goes to a file, and only then the
 INLINE_BYTES = 16 * 1024  # shorter output is kept in the journal itself
 STDIN_CREDIT = 64 * 1024
 _STDIN_PIECE = 32 * 1024
+NOTE_AFTER_S = 0.02  # a call that lives longer is recorded while it runs; a shorter one when it has ended
+_TAG_CHARS = 900
 _EXIT_TIMEOUT = 124
 _EXIT_NOT_RUN = 126
 _EXIT_NOT_FOUND = 127
@@ -65,15 +68,21 @@ class Ticket:
         )
 
     def to_tag(self) -> bytes:
-        head = [self.call_id, self.started, self.timeout_s, self.output_bytes_max, self.stdin, self.terminal]
-        tag = json.dumps([*head, list(self.argv)]).encode()
-        # A long command line is cut: the journal has it whole.
-        return tag if len(tag) <= 2048 else json.dumps([*head, [self.argv[0][:256], "…"]]).encode()
+        """Lines rather than JSON: this is written for every call and read after a crash only."""
+        numbers = f"{self.started!r}\n{self.timeout_s!r}\n{self.output_bytes_max}"
+        head = f"{self.call_id}\n{numbers}\n{self.stdin:d}{self.terminal:d}\n"
+        words = "\0".join(self.argv)
+        # A long command line is cut: it is recorded whole elsewhere.
+        return os.fsencode(head + (words if len(words) <= _TAG_CHARS else words[:_TAG_CHARS] + "…"))
 
     @classmethod
     def from_tag(cls, session_id: str, process_id: int, tag: bytes) -> "Ticket":
-        call_id, started, timeout_s, output_max, stdin, terminal, argv = json.loads(tag)
-        return cls(session_id, process_id, call_id, tuple(argv), started, timeout_s, output_max, stdin, terminal)
+        """Raises ValueError for a tag that no host of ours wrote."""
+        call_id, started, timeout, output_max, flags, words = os.fsdecode(tag).split("\n", 5)
+        timeout_s = None if timeout == "None" else float(timeout)
+        argv = tuple(words.split("\0"))
+        numbers = (float(started), timeout_s, int(output_max))
+        return cls(session_id, process_id, check_id("call", call_id), argv, *numbers, flags[0] == "1", flags[1] == "1")
 
 
 class LiveCall:
@@ -82,16 +91,18 @@ class LiveCall:
     def __init__(
         self,
         ticket: Ticket,
-        path: Path,
+        path: Callable[[int], Path],
+        record_start: Callable[[Ticket], None],
         record: Callable[["LiveCall", CallResult, bytes | None, Callable[[], None]], None],
         wedged: Callable[[str], None],
     ) -> None:
         self.ticket = ticket
-        self.log = OutputLog(path)
+        self.log = OutputLog(lambda: path(ticket.process_id))
         self.pid: int | None = None
         self.result: CallResult | None = None
         self.lost: str | None = None
         self.refused: InvalidArgument | None = None
+        self._record_start = record_start
         self._record = record
         self._wedged = wedged
         self._process: GuestProcess | None = None
@@ -109,6 +120,11 @@ class LiveCall:
 
     def begin(self, process: GuestProcess) -> None:
         self._process = process
+        # Most calls end before this: one timer for all that is only needed of those that live longer.
+        self._timer = self._loop.call_later(min(NOTE_AFTER_S, self.ticket.timeout_s or NOTE_AFTER_S), self._note)
+
+    def _note(self) -> None:
+        self._record_start(self.ticket)
         if self.ticket.timeout_s is not None:
             left = self.ticket.started + self.ticket.timeout_s - time.time()
             self._timer = self._loop.call_later(max(0.0, left), self._time_out)
@@ -156,19 +172,28 @@ class LiveCall:
         elif stage == "cwd":
             self.refused = InvalidArgument(f"the working directory of the call cannot be used: {words}", stage=stage)
         code = _EXIT_NOT_FOUND if stage == "exec" and error == errno.ENOENT else _EXIT_NOT_RUN
-        self.on_exit(CallResult(call_id="", exit_code=code, reason=f"{stage}: {self.ticket.argv[0]}: {words}"))
+        self._end(ProcessEnd(code, 0, 0, 0, 0, 0, 0), f"{stage}: {self.ticket.argv[0]}: {words}")
 
-    def on_exit(self, ended: CallResult) -> None:
+    def on_exit(self, ended: ProcessEnd) -> None:
+        self._end(ended)
+
+    def _end(self, ended: ProcessEnd, reason: str = "") -> None:
         if self._timer:
             self._timer.cancel()
-        kept = self.log.size_bytes
-        self._ended = replace(
-            ended,
+        code = 128 + ended.signal if ended.signal else ended.code
+        self._ended = CallResult(
             call_id=self.ticket.call_id,
-            exit_code=_EXIT_TIMEOUT if self._timed_out else ended.exit_code,
+            exit_code=_EXIT_TIMEOUT if self._timed_out else code,
+            signal=ended.signal or None,
             limit=LimitHit.TIMEOUT if self._timed_out else None,
+            reason=reason,
             duration_s=time.perf_counter() - self._began,
-            truncated=ended.stdout_bytes + ended.stderr_bytes > kept,
+            user_s=ended.user_us / 1e6,
+            system_s=ended.system_us / 1e6,
+            rss_bytes_max=ended.rss_kib_max * 1024,
+            stdout_bytes=ended.stdout_bytes,
+            stderr_bytes=ended.stderr_bytes,
+            truncated=ended.stdout_bytes + ended.stderr_bytes > self.log.size_bytes,
         )
         self._stdin_closed = True
         if self._spill is None:

@@ -28,6 +28,7 @@ from sandlot.model import (
 
 VERSION = 1
 _RETRY_S = 2.0
+_GATHER_S = 0.01
 _SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE sessions (
@@ -102,6 +103,8 @@ class Journal:
         self._thread = threading.Thread(target=self._run, name="sandlot-journal", daemon=True)
         self._loop = asyncio.get_running_loop()
         self._closed = False
+        self._ended: list[tuple[CallRow, Callable[[], None]]] = []
+        self._flush: asyncio.TimerHandle | None = None
         self._opened: asyncio.Future[None] = self._loop.create_future()
 
     async def open(self) -> None:
@@ -110,6 +113,7 @@ class Journal:
         await self._opened
 
     async def close(self) -> None:
+        self._flush_now()
         self._closed = True
         self._work.put(None)
         await asyncio.to_thread(self._thread.join)
@@ -135,6 +139,8 @@ class Journal:
         await self._do(lambda db: db.execute(sql, (str(state), reason, session_id)), full=True)
 
     async def remove_session(self, session_id: str) -> None:
+        self._flush_now()  # or a late record would outlive its session
+
         def remove(db: sqlite3.Connection) -> None:
             db.execute("DELETE FROM calls WHERE session_id = ?", (session_id,))
             db.execute("DELETE FROM sessions WHERE session_id = ?", (session_id,))
@@ -151,24 +157,32 @@ class Journal:
 
     def call_ended(self, row: CallRow, done: Callable[[], None]) -> None:
         """`output` None: it is in a file. `done` is called on the loop when the record is safe and the guest may
-        forget the call. Whole, because the record of the start may have met a full disk."""
-        record, columns = row.record, "session_id, process_id, call_id, state, started, argv, result, output, has_file"
-        assert record.result is not None
-        # What the record of the start says stays: a ticket that came back from a guest may be shortened.
-        changes = ", ".join(f"{name} = excluded.{name}" for name in ("state", "result", "output", "has_file"))
-        sql = f"INSERT INTO calls ({columns}) VALUES (?,?,?,?,?,?,?,?,?) ON CONFLICT DO UPDATE SET {changes}"
-        head = (record.session_id, row.process_id, record.call_id, str(CallState.ENDED), record.started)
-        ended = (json.dumps(record.argv), json.dumps(asdict(record.result)), row.output, row.output is None)
-        values = (*head, *ended)
+        forget the call. Records are brought home together, a moment later: nobody waits for them."""
+        self._ended.append((row, done))
+        if self._flush is None:
+            self._flush = self._loop.call_later(_GATHER_S, self._flush_ended)
+
+    def _flush_now(self) -> None:
+        if self._flush:
+            self._flush.cancel()
+            self._flush_ended()
+
+    def _flush_ended(self) -> None:
+        self._flush = None
+        ended, self._ended = self._ended, []
+        if not ended:
+            return
 
         def finish(_value: Any, error: BaseException | None) -> None:
             if error is None:
-                done()
+                for _row, done in ended:
+                    done()
             elif not self._closed:
-                # The guest keeps the call until then; a disk that was full may have room again.
-                self._loop.call_later(_RETRY_S, self.call_ended, row, done)
+                # The guest keeps the calls until then; a disk that was full may have room again.
+                self._ended += ended
+                self._flush = self._flush or self._loop.call_later(_RETRY_S, self._flush_ended)
 
-        self._work.put((lambda db: db.execute(sql, values), False, finish))
+        self._work.put((lambda db: _write_ended(db, [row for row, _done in ended]), False, finish))
 
     async def calls_lost(self, session_id: str, alive: tuple[int, ...] = ()) -> None:
         """All calls of the session that have not ended, but those alive, are gone with their guest."""
@@ -178,12 +192,14 @@ class Journal:
         await self._do(lambda db: db.execute(sql, values))
 
     async def calls(self, session_id: str) -> list[CallRow]:
+        self._flush_now()
         sql = (
             "SELECT process_id, call_id, state, started, argv, result, NULL FROM calls WHERE session_id = ? ORDER BY 1"
         )
         return await self._do(lambda db: [_call(session_id, row) for row in db.execute(sql, (session_id,))])
 
     async def find_call(self, session_id: str, call_id: str) -> CallRow | None:
+        self._flush_now()
         columns = "process_id, call_id, state, started, argv, result, output"
         sql = f"SELECT {columns} FROM calls WHERE session_id = ? AND call_id = ?"
 
@@ -198,6 +214,7 @@ class Journal:
         return await self._do(lambda db: db.execute(sql, (session_id,)).fetchone()[0])
 
     async def prune_outputs(self, session_id: str) -> list[int]:
+        self._flush_now()
         """Forget the output of old calls; gives the process ids whose files may go too."""
         newest = "SELECT process_id FROM calls WHERE session_id = ? ORDER BY process_id DESC LIMIT 1 OFFSET ?"
         old = "session_id = ? AND process_id <= ? AND state != 'running'"
@@ -257,40 +274,72 @@ class Journal:
             except queue.Empty:
                 break
         todo = [item for item in items if item is not None]
-        full = any(item[1] for item in todo)
-        results: list[tuple[_Done | None, Any, BaseException | None]] = []
-        try:
-            db.execute(f"PRAGMA synchronous = {'FULL' if full else 'NORMAL'}")
-            db.execute("BEGIN IMMEDIATE")
-            for work, _full, done in todo:
-                results.append((done, *_attempt(db, work)))
-            db.execute("COMMIT")
-        except sqlite3.Error as error:
-            if db.in_transaction:
-                db.execute("ROLLBACK")
-            broken = JournalError(f"the journal cannot be written: {error}", next_step="free space on its disk")
-            results = [(done, None, broken) for _work, _full, done in todo]
-        for done, value, error in results:
+        told = _transact(db, todo)
+        if isinstance(told, sqlite3.Error):
+            # One that does not fit must not take the others with it.
+            told = [one for item in todo for one in _alone(db, item)]
+        for done, value, error in told:
             if done:
                 self._tell(done, value, error)
         return items[-1] is not None
 
 
+_Item = tuple[_Work, bool, _Done | None]
+_Told = tuple[_Done | None, Any, BaseException | None]
+
+
+def _transact(db: sqlite3.Connection, items: list[_Item]) -> list[_Told] | sqlite3.Error:
+    """All of it in one transaction, or the error that prevented that."""
+    try:
+        db.execute(f"PRAGMA synchronous = {'FULL' if any(full for _work, full, _done in items) else 'NORMAL'}")
+        db.execute("BEGIN IMMEDIATE")
+        told = [(done, *_attempt(db, work)) for work, _full, done in items]
+        db.execute("COMMIT")
+    except sqlite3.Error as error:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        return error
+    return told
+
+
+def _alone(db: sqlite3.Connection, item: _Item) -> list[_Told]:
+    told = _transact(db, [item])
+    if isinstance(told, sqlite3.Error):
+        return [
+            (item[2], None, JournalError(f"the journal cannot be written: {told}", next_step="free space on its disk"))
+        ]
+    return told
+
+
+def _write_ended(db: sqlite3.Connection, rows: list[CallRow]) -> None:
+    """Whole, because the start of a short call is not recorded, and that of a long one may have met a full disk. What
+    is there stays: a ticket that came back from a guest may be shortened."""
+    columns = "session_id, process_id, call_id, state, started, argv, result, output, has_file"
+    changes = ", ".join(f"{name} = excluded.{name}" for name in ("state", "result", "output", "has_file"))
+    sql = f"INSERT INTO calls ({columns}) VALUES (?,?,?,?,?,?,?,?,?) ON CONFLICT DO UPDATE SET {changes}"
+    db.executemany(sql, map(_ended_values, rows))
+
+
+def _ended_values(row: CallRow) -> tuple[Any, ...]:
+    record = row.record
+    assert record.result is not None
+    head = (record.session_id, row.process_id, record.call_id, str(CallState.ENDED), record.started)
+    return (*head, json.dumps(record.argv), json.dumps(asdict(record.result)), row.output, row.output is None)
+
+
 def _attempt(db: sqlite3.Connection, work: _Work) -> tuple[Any, BaseException | None]:
-    """One piece of work of a batch: its failure is its own."""
+    """One piece of work of a batch: its failure is its own, unless it is the disk's."""
     db.execute("SAVEPOINT work")
     try:
         value = work(db)
-        if isinstance(value, sqlite3.Cursor):
-            value = None
     except sqlite3.OperationalError:
-        raise  # the disk, not the value: it concerns the whole batch
+        raise
     except Exception as error:  # noqa: BLE001 - the root of a thread: one bad value must not end it for all
         db.execute("ROLLBACK TO work")
-        return None, error
-    finally:
         db.execute("RELEASE work")
-    return value, None
+        return None, error
+    db.execute("RELEASE work")
+    return (None if isinstance(value, sqlite3.Cursor) else value), None
 
 
 def _open(path: Path) -> sqlite3.Connection:

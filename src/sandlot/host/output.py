@@ -6,7 +6,7 @@ included, so it means the same in memory and in the file.
 
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,8 +24,9 @@ class Read:
 
 
 class OutputLog:
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Callable[[], Path]) -> None:
+        """`path` is asked for only when a file is needed."""
+        self._where = path
         self._memory: dict[int, CallOutput] = {}
         self._memory_bytes = 0
         self._unwritten: list[int] = []  # positions of records that are not in the file yet
@@ -76,8 +77,9 @@ class OutputLog:
     def write(self, batch: list[CallOutput]) -> None:
         """Blocking: append a batch to the file."""
         if self._file < 0:
-            self._path.parent.mkdir(mode=0o700, exist_ok=True)
-            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            path = self._where()
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         data = memoryview(b"".join(_pack(event) for event in batch))
         while data:
             data = data[os.write(self._file, data) :]
@@ -102,9 +104,10 @@ class OutputLog:
             self._unwritten = []
             self.unwritten_bytes = 0
             return
-        if not self._path.exists():
+        path = self._where()
+        if not path.exists():
             return
-        self._file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
         size = os.fstat(self._file).st_size
         while self.end < size:
             head = os.pread(self._file, _RECORD.size, self.end)
@@ -130,7 +133,7 @@ class OutputLog:
 
     def _read_file(self, position: int) -> CallOutput:
         # A descriptor of its own: readers may outlive the writer, who closes his.
-        fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(self._where(), os.O_RDONLY | os.O_CLOEXEC)
         try:
             stream, offset, length = _head(os.pread(fd, _RECORD.size, position))
             return CallOutput(stream, offset, os.pread(fd, length, position + _RECORD.size))

@@ -235,7 +235,7 @@ class SandboxHostService:
         return RecordedStream(row.record.result, await self._recorded_log(session, row), call_id)
 
     async def _recorded_log(self, session: Session, row: CallRow) -> OutputLog:
-        log = OutputLog(session.output_path(row.process_id))
+        log = OutputLog(partial(session.output_path, row.process_id))
         if row.output is not None:
             log.restore(row.output)
         elif row.record.state is not CallState.RUNNING:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from sandlot.contracts.runtime import Guest, KnownProcess, SpawnPlan
+from sandlot.contracts.runtime import Guest, KnownProcess, ProcessEnd, SpawnPlan
 from sandlot.contracts.storage import Volume
 from sandlot.host.calls import LiveCall, Ticket
 from sandlot.host.journal import CallRow, Journal, SessionRow
@@ -112,8 +112,6 @@ class Session:
         self._last_process_id += 1
         self.live[ticket.call_id] = live
         live.begin(process)
-        # Written while the guest forks.
-        self._journal.call_started(self.row.session_id, ticket.process_id, ticket.call_id, ticket.started, ticket.argv)
         return live
 
     def _plan(self, request: CallRequest, ticket: Ticket) -> SpawnPlan:
@@ -137,9 +135,13 @@ class Session:
         )
 
     def _live_call(self, ticket: Ticket) -> LiveCall:
-        return LiveCall(
-            ticket, self.output_path(ticket.process_id), self._record, lambda reason: self.on_wedged(reason)
-        )
+        return LiveCall(ticket, self.output_path, self._record_start, self._record, self._report_wedged)
+
+    def _report_wedged(self, reason: str) -> None:
+        self.on_wedged(reason)
+
+    def _record_start(self, ticket: Ticket) -> None:
+        self._journal.call_started(ticket.session_id, ticket.process_id, ticket.call_id, ticket.started, ticket.argv)
 
     def _record(self, live: LiveCall, result: CallResult, output: bytes | None, release: Callable[[], None]) -> None:
         def safe() -> None:
@@ -179,9 +181,7 @@ class Session:
         self.live[ticket.call_id] = live
         live.resume(guest.adopt(known, live), known.stdin_taken)
         if not recorded:
-            self._journal.call_started(
-                self.row.session_id, ticket.process_id, ticket.call_id, ticket.started, ticket.argv
-            )
+            self._record_start(ticket)
 
 
 class _Deaf:
@@ -199,7 +199,7 @@ class _Deaf:
     def on_failed(self, error: int, stage: str) -> None:
         del error, stage
 
-    def on_exit(self, ended: CallResult) -> None:
+    def on_exit(self, ended: ProcessEnd) -> None:
         del ended
 
     def on_lost(self, reason: str) -> None:

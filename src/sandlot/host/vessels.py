@@ -7,10 +7,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandlot.contracts.runtime import Guest, Runtime, SpawnPlan, StartPlan
+from sandlot.contracts.runtime import Guest, ProcessEnd, Runtime, SpawnPlan, StartPlan
 from sandlot.contracts.storage import Storage, Volume
 from sandlot.host.storage.canonical import RANGES_MAX
-from sandlot.model import CallResult, DeadlineExceeded, LimitReached, SandlotError, Stream, Template, limits
+from sandlot.model import DeadlineExceeded, LimitReached, SandlotError, Stream, Template, limits
 
 _WARM_UP_ID = 1 << 62  # calls count from 1
 
@@ -57,7 +57,7 @@ class _First:
         del error, stage
         self._end()
 
-    def on_exit(self, ended: CallResult) -> None:
+    def on_exit(self, ended: ProcessEnd) -> None:
         del ended
         self._end()
 

@@ -36,7 +36,7 @@ class LogAndList(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp(prefix="sandlot-output-"))
         self.path = self.folder / "outputs" / "1.log"
         self.path.parent.mkdir()
-        self.log = OutputLog(self.path)
+        self.log = OutputLog(lambda: self.path)
         self.model: list[CallOutput] = []
         self.taken: list[CallOutput] | None = None
         self.in_file = 0  # records that the file has
@@ -95,7 +95,7 @@ class LogAndList(RuleBasedStateMachine):
                 file.truncate(size - cut)
             self.in_file -= cut > 0
         del self.model[self.in_file :]
-        self.log = OutputLog(self.path)
+        self.log = OutputLog(lambda: self.path)
         self.log.restore()
         assert self.log.written == self.log.totals == self.totals()
 
@@ -103,7 +103,7 @@ class LogAndList(RuleBasedStateMachine):
     @rule()
     def come_again_by_the_journal(self) -> None:
         """Short output of a finished call. Such a log is only read."""
-        again = OutputLog(self.folder / "nowhere")
+        again = OutputLog(lambda: self.folder / "nowhere")
         again.restore(self.log.records())
         assert read_all(again) == self.model
         assert again.totals == self.totals()
@@ -129,7 +129,7 @@ TestLogAndList.settings = settings(max_examples=80, stateful_step_count=30)
 
 @pytest.fixture
 def log(tmp_path: Path) -> OutputLog:
-    return OutputLog(tmp_path / "1.log")
+    return OutputLog(lambda: tmp_path / "1.log")
 
 
 def spill(log: OutputLog) -> None:
@@ -185,7 +185,7 @@ def test_a_restored_log_goes_on(log: OutputLog, tmp_path: Path) -> None:
     log.append(Stream.STDOUT, b"before")
     spill(log)
     log.close()
-    again = OutputLog(tmp_path / "1.log")
+    again = OutputLog(lambda: tmp_path / "1.log")
     again.restore()
     again.append(Stream.STDOUT, b"after")
     spill(again)
@@ -200,7 +200,7 @@ def test_a_tail_that_is_no_record_is_cut_off(log: OutputLog, tmp_path: Path, tai
     log.close()
     with (tmp_path / "1.log").open("ab") as file:
         file.write(tail)
-    again = OutputLog(tmp_path / "1.log")
+    again = OutputLog(lambda: tmp_path / "1.log")
     try:
         again.restore()
         assert again.totals[Stream.STDOUT] == 5

@@ -70,8 +70,9 @@ def test_generated_ids_are_valid_and_distinct() -> None:
     made = [make() for make in (new_session_id, new_call_id) for _ in range(2000)]
     assert all(check_id("any", value) == value for value in made)
     assert len(set(made)) == len(made)
-    assert all(re.fullmatch(r"[sc]-[a-z2-9]{12}", value) for value in made)
-    assert not any(letter in value[2:] for value in made for letter in "lo01")
+    sessions = made[:2000]
+    assert all(re.fullmatch(r"s-[a-z2-9]{12}", value) for value in sessions)
+    assert not any(letter in value[2:] for value in sessions for letter in "lo01"), "these are read for each other"
 
 
 @given(st.dictionaries(st.text(min_size=1, max_size=8), st.text(max_size=8), max_size=8))

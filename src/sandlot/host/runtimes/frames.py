@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterator
 from enum import IntEnum
 
-from sandlot.contracts.runtime import SpawnPlan
+from sandlot.contracts.runtime import ProcessEnd, SpawnPlan
 from sandlot.model import LimitReached, Stream, limits
 
 VERSION = 1
@@ -89,8 +89,8 @@ def spawn(ident: int, plan: SpawnPlan) -> bytes:
     """Raises LimitReached when arguments and environment do not fit into one message."""
     flags = (SPAWN_PTY if plan.terminal else 0) | (SPAWN_STDIN if plan.stdin else 0)
     rows, columns = (plan.terminal.rows, plan.terminal.columns) if plan.terminal else (0, 0)
-    words = [plan.user, plan.cwd, *plan.argv, *(f"{name}={value}" for name, value in plan.envs.items())]
-    text = b"\0".join(map(os.fsencode, words)) + b"\0"
+    envs = [f"{name}={value}" for name, value in plan.envs.items()]
+    text = os.fsencode("\0".join([plan.user, plan.cwd, *plan.argv, *envs, ""]))
     limits.at_most("bytes of arguments and environment", len(text), limits.COMMAND_BYTES_MAX)
     limits.at_most("environment variables", len(plan.envs), limits.ARGUMENTS_MAX)
     head = _SPAWN.pack(flags, rows, columns, len(plan.argv), len(plan.envs), 0, len(plan.tag))
@@ -143,9 +143,8 @@ def _unpack(form: struct.Struct, payload: memoryview) -> tuple[int, ...]:
     return form.unpack(payload)
 
 
-def read_exit(payload: memoryview) -> tuple[int, int, int, int, int, int, int]:
-    """Code, signal, user and system time in microseconds, largest memory in KiB, totals of both streams."""
-    return _unpack(EXIT, payload)  # pyright: ignore[reportReturnType]
+def read_exit(payload: memoryview) -> ProcessEnd:
+    return ProcessEnd._make(_unpack(EXIT, payload))
 
 
 def read_stdin_ack(payload: memoryview) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from sandlot.contracts.runtime import KnownProcess, ProcessSink, SpawnPlan
 from sandlot.host.runtimes import frames
 from sandlot.host.runtimes.frames import Frame, MalformedFrame
-from sandlot.model import CallResult, DeadlineExceeded, Stream, TerminalSize, Unavailable, limits
+from sandlot.model import DeadlineExceeded, Stream, TerminalSize, Unavailable, limits
 
 _MESSAGES_PER_WAKE = 16
 
@@ -197,7 +197,7 @@ class GuestLink:
         elif kind == Frame.STARTED:
             sink.on_started(frames.read_u32(payload))
         elif kind == Frame.EXIT:
-            sink.on_exit(_result(payload))
+            sink.on_exit(frames.read_exit(payload))
         elif kind == Frame.STDIN_ACK:
             offset, closed = frames.read_stdin_ack(payload)
             sink.on_stdin_taken(offset, bool(closed))
@@ -263,17 +263,3 @@ class LinkedProcess:
 def error_words(number: int) -> str:
     """What an errno means; numbers come from the guest, and may be any."""
     return os.strerror(number) if number < 4096 else f"error {number}"
-
-
-def _result(payload: memoryview) -> CallResult:
-    code, number, user_us, system_us, rss_kb, out, err = frames.read_exit(payload)
-    return CallResult(
-        call_id="",
-        exit_code=128 + number if number else code,
-        signal=number or None,
-        user_s=user_us / 1e6,
-        system_s=system_us / 1e6,
-        rss_bytes_max=rss_kb * 1024,
-        stdout_bytes=out,
-        stderr_bytes=err,
-    )

@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from sandlot.contracts import KnownProcess, SpawnPlan
+from sandlot.contracts import KnownProcess, ProcessEnd, SpawnPlan
 from sandlot.host.runtimes import frames
 from sandlot.host.runtimes.frames import Frame, frame
 from sandlot.host.runtimes.link import GuestLink
-from sandlot.model import CallResult, Stream, Unavailable
+from sandlot.model import Stream, Unavailable
 
 WAIT_S = 10.0
 PLAN = SpawnPlan(argv=("true",), cwd="", envs={}, user="")
@@ -38,8 +38,8 @@ class Ear:
     def on_failed(self, error: int, stage: str) -> None:
         self.heard.append(("failed", error, stage))
 
-    def on_exit(self, ended: CallResult) -> None:
-        self.heard.append(("exit", ended.exit_code))
+    def on_exit(self, ended: ProcessEnd) -> None:
+        self.heard.append(("exit", ended.code, ended.signal))
 
     def on_lost(self, reason: str) -> None:
         self.lost.append(reason)
@@ -189,7 +189,7 @@ async def test_news_are_held_back_until_begin_and_keep_their_order(line: Line) -
         (Stream.STDOUT, 0, b"a"),
         (Stream.STDERR, 1, b"b"),
         (Stream.STDOUT, 1, b"c"),
-        ("exit", 3),
+        ("exit", 3, 0),
     ]
     assert other.heard == [("started", 8)]
     line.say(output(2, 0, b"live"))
@@ -203,7 +203,7 @@ async def test_news_right_behind_the_sync_are_not_lost(line: Line) -> None:
     line.link.begin()
     line.say(frame(Frame.STDIN_ACK, 1, struct.pack("<QI", 0, 0)))
     await until(lambda: ("stdin", 0, False) in ear.heard)
-    assert ear.heard[:2] == [(Stream.STDOUT, 0, b"quick"), ("exit", 0)]
+    assert ear.heard[:2] == [(Stream.STDOUT, 0, b"quick"), ("exit", 0, 0)]
 
 
 async def test_malformed_news_that_were_held_back_end_the_link(line: Line) -> None:
@@ -283,7 +283,7 @@ async def test_all_last_words_of_a_guest_are_heard(line: Line) -> None:
     line.child.kill()
     line.child.wait()
     await line.wait_end()
-    assert ear.heard[-1] == ("exit", 0)
+    assert ear.heard[-1] == ("exit", 0, 0)
 
 
 async def test_last_words_are_heard_of_a_guest_that_did_not_listen(line: Line) -> None:
@@ -292,7 +292,7 @@ async def test_last_words_are_heard_of_a_guest_that_did_not_listen(line: Line) -
     line.say(exited(1))
     line.guest.close()
     await line.wait_end()
-    assert ear.heard == [("exit", 0)]
+    assert ear.heard == [("exit", 0, 0)]
 
 
 async def test_waiting_for_a_guest_that_goes_ends(line: Line) -> None:
@@ -362,7 +362,7 @@ async def test_the_end_of_a_process_is_told_in_our_terms(line: Line) -> None:
         line.link.spawn(ident, PLAN, ear)
     line.say(exited(0, 5), exited(1, -1, 9), frame(Frame.FAILED, 2, struct.pack("<II", 2, 7)))
     await until(lambda: all(ear.heard for ear in ears))
-    assert [ear.heard for ear in ears] == [[("exit", 5)], [("exit", 137)], [("failed", 2, "exec")]]
+    assert [ear.heard for ear in ears] == [[("exit", 5, 0)], [("exit", -1, 9)], [("failed", 2, "exec")]]
 
 
 async def test_what_a_guest_does_not_read_waits_and_arrives_in_order(line: Line) -> None:
