@@ -1,0 +1,1 @@
+"""What the documents promise about speed, measured. Entry: `make bench`, which runs `bench.py`."""

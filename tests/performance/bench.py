@@ -1,0 +1,89 @@
+"""`python -m tests.performance.bench`: measure what the documents promise, and what others need for the same work."""
+
+import argparse
+import asyncio
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+import uvloop
+
+from sandlot.config.settings import load
+from tests.performance.commands import measure_command, measure_parallel, measure_throughput
+from tests.performance.density import measure_density
+from tests.performance.engine import Bench
+from tests.performance.peers import measure_peers
+from tests.performance.report import Report
+from tests.performance.sessions import measure_burst, measure_create, measure_rate
+
+FOLDER = Path(__file__).parents[2] / "build" / "bench"
+PEERS = "peers"
+SECTIONS: Mapping[str, Callable[[Bench], Awaitable[None]]] = {
+    "command": measure_command,
+    "create": measure_create,
+    "parallel": measure_parallel,
+    "throughput": measure_throughput,
+    "burst": measure_burst,
+    "rate": measure_rate,
+    "density": measure_density,
+}
+
+
+def main() -> int:
+    arguments = parse_arguments()
+    if os.geteuid() != 0:
+        print("bench: the isolating runtime needs root; run `sudo make bench`", file=sys.stderr)
+        return 2
+    FOLDER.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # A copy of our own: a rebuild meanwhile must not change what is measured.
+    program = FOLDER / "sandlot-keeper"
+    program.unlink(missing_ok=True)
+    shutil.copy(load({"SANDLOT_DATA_DIR": str(FOLDER)}).keeper, program)
+    report = Report(arguments.quick)
+    bench = Bench(FOLDER, program, arguments.quick, report)
+    chosen = [arguments.only] if arguments.only else [*SECTIONS, *([] if arguments.no_peers else [PEERS])]
+    interrupted = False
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(measure_engine(bench, [name for name in chosen if name != PEERS]))
+        if PEERS in chosen:
+            measure_peers(bench)
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        interrupted = True
+        report.say("interrupted; what was measured so far:")
+    finally:
+        program.unlink(missing_ok=True)
+    report.finish(FOLDER / "results.json")
+    return 130 if interrupted else 1 if report.failures else 0
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer rounds: minutes become seconds, numbers get rough")
+    parser.add_argument("--only", choices=[*SECTIONS, PEERS], help="one section alone")
+    parser.add_argument("--no-peers", action="store_true", help="leave out the programs of others")
+    return parser.parse_args()
+
+
+async def measure_engine(bench: Bench, names: list[str]) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    # As Ctrl-C: every session is destroyed on the way out.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    await bench.clear()
+    try:
+        for number, name in enumerate(names, 1):
+            bench.report.say(f"[{number}/{len(names)}] {name}")
+            try:
+                await SECTIONS[name](bench)
+            except Exception as error:  # noqa: BLE001 - one broken section must not hide the others; it is reported
+                bench.report.fail(name, error)
+    finally:
+        await bench.clear()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
