@@ -8,7 +8,6 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
@@ -37,8 +36,6 @@ static struct process *graveyard;     /* freed behind the current round of event
 static struct watch *leftovers;       /* pipes of finished commands that a background child still holds */
 static struct watch *leftover_graves; /* freed like the graveyard */
 static int process_count, leftover_count;
-static struct spawn_failure *late_failures; /* shared with children until they exec; one slot per process */
-static bool slot_taken[PROCESSES_MAX];
 static bool want_write, pong_due, broken_due;
 static uint64_t pong_token;
 static uint32_t broken_reason;
@@ -229,7 +226,6 @@ static struct process *process_new(uint64_t id, const struct spawn_request *requ
     struct process *process = calloc(1, sizeof *process);
     if (process == NULL) return NULL;
     process->id = id;
-    process->slot = -1;
     process->terminal = request->flags & SPAWN_PTY;
     process->tag = malloc(request->tag_length + 1u);
     if (process->tag == NULL) {
@@ -258,7 +254,6 @@ static void process_forget(struct process *process) {
         break;
     }
     process_count--;
-    if (process->slot >= 0) slot_taken[process->slot] = false;
     for (int i = 0; i < STREAMS; i++) watch_close(&process->outputs[i].watch);
     watch_close(&process->in);
     process->forgotten = true;
@@ -288,15 +283,6 @@ static void broken(uint32_t reason, uint64_t id) {
     broken_id = id;
 }
 
-static int take_slot(void) {
-    for (int i = 0; i < PROCESSES_MAX; i++) {
-        if (slot_taken[i]) continue;
-        slot_taken[i] = true;
-        return i;
-    }
-    return -1;
-}
-
 static void on_spawn(uint64_t id, uint8_t *payload, uint32_t length) {
     struct spawn_request request;
     if (find(id)) return; /* heard twice, done once */
@@ -310,10 +296,9 @@ static void on_spawn(uint64_t id, uint8_t *payload, uint32_t length) {
         return;
     }
     struct started ends;
-    process->slot = take_slot();
-    if (process->slot < 0) process->failure = (struct spawn_failure){EAGAIN, STAGE_TOO_MANY};
-    else spawn_start(&request, &late_failures[process->slot], &ends, &process->failure);
-    if (process->failure.stage) {
+    if (process_count > PROCESSES_MAX) process->failure = (struct spawn_failure){EAGAIN, STAGE_TOO_MANY};
+    else process->plan = spawn_start(&request, &process->late, &ends, &process->failure);
+    if (process->plan == NULL) {
         process->failed = true;
         process->outputs[0].ended = process->outputs[1].ended = process->stdin_closed = true;
         return;
@@ -331,7 +316,9 @@ static void on_spawn(uint64_t id, uint8_t *payload, uint32_t length) {
 
 static void process_exited(struct process *process, int status, const struct rusage *usage) {
     process->exited = true;
-    process->failure = late_failures[process->slot];
+    process->failure = process->late;
+    spawn_forget(process->plan);
+    process->plan = NULL;
     process->failed = process->failure.stage != 0;
     process->status = status;
     process->usage = *usage;
@@ -693,8 +680,7 @@ static void prepare(int socket, bool whole_namespace) {
     events = epoll_create1(EPOLL_CLOEXEC);
     signal_watch.fd = signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
     host_watch.fd = socket;
-    late_failures = mmap(NULL, PROCESSES_MAX * sizeof *late_failures, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (events < 0 || signal_watch.fd < 0 || late_failures == MAP_FAILED) _exit(1);
+    if (events < 0 || signal_watch.fd < 0) _exit(1);
     watch_set(&host_watch, true, EPOLLIN);
     watch_set(&signal_watch, true, EPOLLIN);
 }

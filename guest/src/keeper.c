@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -147,7 +148,8 @@ static _Noreturn void janitor_run(int from) {
         if (header == NULL || header->cmsg_type != SCM_RIGHTS) continue;
         int fd;
         memcpy(&fd, CMSG_DATA(header), sizeof fd);
-        usleep(JANITOR_PAUSE_US);
+        struct pollfd more = {.fd = from, .events = POLLIN};
+        if (poll(&more, 1, 0) == 0) usleep(JANITOR_PAUSE_US);
         close(fd);
     }
 }
@@ -164,6 +166,13 @@ static void start_janitor(void) {
     }
     close(ends[1]);
     janitor = ends[0];
+}
+
+static void give_to_janitor(int fd);
+
+static void give_layers_to_janitor(struct layers *layers) {
+    for (int i = 0; i < layers->count; i++) give_to_janitor(layers->fds[i]);
+    layers->count = 0;
 }
 
 static void give_to_janitor(int fd) {
@@ -348,13 +357,19 @@ static void start_confined(const struct ask *ask, struct root_plan *plan, const 
     enum { NAMESPACES = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS };
     int ends[2], pidfd = -1;
     if (prepare_confinement() < 0) return no(ask, errno, "prepare confinement (root is needed)");
-    int root = root_assemble(data, plan);
-    if (root < 0) return no(ask, errno, root_error());
+    static struct layers layers;
+    int root = root_assemble(data, plan, &layers);
+    if (root < 0) {
+        no(ask, errno, root_error());
+        give_layers_to_janitor(&layers);
+        return;
+    }
     int tree = make_devices();
     if (tree < 0 || make_channel(ends) < 0) {
         no(ask, errno, "make /dev");
         if (tree >= 0) close(tree);
         give_to_janitor(root);
+        give_layers_to_janitor(&layers);
         return;
     }
     /* The owner of a user namespace pays for what is used in it (inotify, signals, queues): not the host's root. */
@@ -372,6 +387,7 @@ static void start_confined(const struct ask *ask, struct root_plan *plan, const 
     if (pid > 0 && root_map_ids(pid, plan->range) == 0) {
         confirm_start(ask, ask->strings[0], "namespaces", plan->range, pid, ends[0], pidfd);
         close(root); /* the guest holds its own copy by now, or has it inherited */
+        give_layers_to_janitor(&layers);
         return;
     }
     if (pid > 0) error = errno;
@@ -379,6 +395,7 @@ static void start_confined(const struct ask *ask, struct root_plan *plan, const 
     close(ends[0]); /* the half-made guest reads the end of its socket and goes */
     if (pidfd >= 0) close(pidfd);
     give_to_janitor(root);
+    give_layers_to_janitor(&layers);
 }
 
 static void start_plain(const struct ask *ask, const char *directory) {
@@ -458,14 +475,20 @@ static void on_swap(struct ask *ask) {
     if (guest->range < 0) return no(ask, EOPNOTSUPP, "a guest without a root of its own");
     if (prepare_confinement() < 0) return no(ask, errno, "prepare confinement");
     struct root_plan plan = {ask->strings[1], ask->strings[2], ask->strings + 3, ask->count - 3, guest->range};
-    int root = root_assemble(data, &plan), old = -1;
-    if (root < 0) return no(ask, errno, root_error());
+    static struct layers layers;
+    int root = root_assemble(data, &plan, &layers), old = -1;
+    if (root < 0) {
+        no(ask, errno, root_error());
+        give_layers_to_janitor(&layers);
+        return;
+    }
     int result = root_swap(guest->death.fd, root, &old);
     int error = errno;
     if (result < 0) no(ask, error, root_error());
     else yes(ask);
     give_to_janitor(old);
     give_to_janitor(root);
+    give_layers_to_janitor(&layers);
 }
 
 static void stopped(struct guest *guest) {
@@ -521,6 +544,8 @@ static void on_ask(struct ask *ask) {
     case ASK_STOP: on_stop(ask); return;
     case ASK_LEAVE:
         leaving = guests == NULL;
+        /* Whoever connects from now on must meet nobody rather than someone who is about to go. */
+        if (leaving) close(listener.fd);
         if (leaving) yes(ask);
         else no(ask, EBUSY, "guests are here");
         return;

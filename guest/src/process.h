@@ -46,7 +46,8 @@ struct process {
     int status;
     struct rusage usage;
     struct spawn_failure failure;
-    int slot; /* of `late` failures; -1 while it has none */
+    struct spawn_failure late; /* written by the child, in our memory, when it cannot exec */
+    struct plan *plan;         /* what the child uses until its exec; ours again when it is reaped */
     int64_t exit_deadline_ms; /* a terminal whose line is held open by a child is not waited for longer */
     struct output outputs[STREAMS];
     struct watch in;

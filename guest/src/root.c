@@ -15,7 +15,7 @@
 
 #include "kernel.h"
 
-enum { TEXT_BYTES = 512, LAYERS_MAX = 500 };
+enum { TEXT_BYTES = 512 };
 
 static char problem[TEXT_BYTES];
 
@@ -140,11 +140,6 @@ static int overlay_failed(int context, const char *what) {
 }
 
 /* Clones must stay open until the overlay is made: closing a detached mount dissolves it. */
-struct layers {
-    int fds[LAYERS_MAX];
-    int count;
-};
-
 static int keep_open(struct layers *layers, int fd) {
     if (fd >= 0) layers->fds[layers->count++] = fd;
     return fd;
@@ -202,13 +197,13 @@ static int test_write(int root, int range) {
     return fd >= 0 ? 0 : failed("test write");
 }
 
-int root_assemble(int data, const struct root_plan *plan) {
+int root_assemble(int data, const struct root_plan *plan, struct layers *layers) {
     problem[0] = 0;
+    layers->count = 0;
     int context = sys_fsopen("overlay", FSOPEN_CLOEXEC);
     if (context < 0) return failed("overlay filesystem");
     int root = -1;
-    struct layers layers = {.count = 0};
-    if (configure(context, &layers, data, plan) == 0) {
+    if (configure(context, layers, data, plan) == 0) {
         root = sys_fsmount(context, FSMOUNT_CLOEXEC, MOUNT_ATTR_NODEV);
         if (root < 0) overlay_failed(context, "make the mount");
         else if (test_write(root, plan->range) < 0) {
@@ -219,7 +214,6 @@ int root_assemble(int data, const struct root_plan *plan) {
         }
     }
     int saved = errno;
-    for (int i = 0; i < layers.count; i++) close(layers.fds[i]);
     close(context);
     errno = saved;
     return root;

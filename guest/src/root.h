@@ -18,9 +18,16 @@ struct root_plan {
 
 uint32_t range_first_id(int range);
 
+/* Descriptors that were needed on the way. Closing a detached mount waits for the kernel: do it where nobody waits. */
+enum { LAYERS_MAX = 500 };
+struct layers {
+    int fds[LAYERS_MAX];
+    int count;
+};
+
 /* Opens paths below `data`, or absolute ones. Returns a detached mount of the merged root, or -1 with errno; then
- * root_error() says what went wrong. */
-int root_assemble(int data, const struct root_plan *plan);
+ * root_error() says what went wrong. Either way `layers` is the caller's to close. */
+int root_assemble(int data, const struct root_plan *plan, struct layers *layers);
 const char *root_error(void);
 
 /* Writes the id maps of a process that was cloned into a new user namespace. Returns 0 or -1. */

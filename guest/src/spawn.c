@@ -3,94 +3,115 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <grp.h>
 #include <limits.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "raw.h"
 #include "users.h"
 
+enum { STACK_BYTES = 16384 };
+
+/* All that a child needs until its exec. It lives in our memory, which we go on using meanwhile, so this is a copy that
+ * nobody else touches, with a stack of its own. */
 struct plan {
-    struct spawn_request *request;
+    struct spawn_request request;
     struct identity who;
     bool as_self; /* no user was named: run as the guest itself does */
     bool terminal;
     int in, out, err; /* the child's ends */
     const char *path;
     struct spawn_failure *late;
+    char **shell; /* argc + 2: the arguments behind "/bin/sh script" */
+    char file[PATH_MAX];
+    char home[HOME_BYTES + 8], user[NAME_BYTES + 8], logname[NAME_BYTES + 12], login_shell[HOME_BYTES + 8];
+    char stack[STACK_BYTES] __attribute__((aligned(16)));
 };
 
-static void give_up(struct plan *plan, int stage) {
-    *plan->late = (struct spawn_failure){errno, stage};
-    _exit(127);
+/* ---- the child: raw calls only ---------------------------------------------------------------------------------- */
+
+#define CHILD __attribute__((no_sanitize("address", "undefined")))
+
+static long address(const void *pointer) { return (long)(intptr_t)pointer; }
+
+CHILD static void give_up(struct plan *plan, long result, int stage) {
+    plan->late->error = (int)-result;
+    plan->late->stage = stage;
+    for (;;) raw(SYS_exit_group, 127, 0, 0, 0);
 }
 
-static void exec_file(struct plan *plan, const char *file) {
-    char **argv = plan->request->argv;
-    execve(file, argv, plan->request->envp);
-    if (errno != ENOEXEC) return;
+CHILD static void must(struct plan *plan, long result, int stage) {
+    if (result < 0) give_up(plan, result, stage);
+}
+
+CHILD static long exec_file(struct plan *plan, const char *file) {
+    struct spawn_request *request = &plan->request;
+    long result = raw(SYS_execve, address(file), address(request->argv), address(request->envp), 0);
+    if (result != -ENOEXEC) return result;
     /* A script without an interpreter line belongs to the shell, as every shell does it. */
-    char *shell[ARGUMENTS_MAX + 2];
-    shell[0] = (char *)"/bin/sh";
-    shell[1] = (char *)file;
-    for (uint32_t i = 1; i <= plan->request->argc; i++) shell[i + 1] = argv[i];
-    execve(shell[0], shell, plan->request->envp);
+    plan->shell[0] = (char *)"/bin/sh";
+    plan->shell[1] = (char *)file;
+    for (uint32_t i = 1; i <= request->argc; i++) plan->shell[i + 1] = request->argv[i];
+    return raw(SYS_execve, address(plan->shell[0]), address(plan->shell), address(request->envp), 0);
 }
 
-static void exec_search(struct plan *plan) {
-    const char *name = plan->request->argv[0];
-    if (strchr(name, '/') || *name == 0) {
-        exec_file(plan, name);
-        return;
-    }
-    char file[PATH_MAX];
-    int worst = ENOENT;
+CHILD static long exec_search(struct plan *plan) {
+    const char *name = plan->request.argv[0];
+    size_t length = 0;
+    bool has_slash = false;
+    for (; name[length]; length++) has_slash = has_slash || name[length] == '/';
+    if (has_slash || length == 0) return exec_file(plan, name);
+    long worst = -ENOENT;
     for (const char *at = plan->path; at;) {
-        const char *colon = strchrnul(at, ':');
-        int width = (int)(colon - at);
-        int wrote = snprintf(file, sizeof file, "%.*s%s%s", width, at, width ? "/" : "", name);
-        if (wrote > 0 && (size_t)wrote < sizeof file) {
-            exec_file(plan, file);
-            if (errno != ENOENT && errno != ENOTDIR) worst = errno;
+        size_t width = 0;
+        while (at[width] && at[width] != ':') width++;
+        if (width + length + 2 <= sizeof plan->file) {
+            char *to = plan->file;
+            for (size_t i = 0; i < width; i++) *to++ = at[i];
+            if (width) *to++ = '/';
+            for (size_t i = 0; i <= length; i++) *to++ = name[i];
+            long result = exec_file(plan, plan->file);
+            if (result != -ENOENT && result != -ENOTDIR) worst = result;
         }
-        at = *colon ? colon + 1 : NULL;
+        at = at[width] ? at + width + 1 : NULL;
     }
-    errno = worst;
+    return worst;
 }
 
-static void child(struct plan *plan) {
-    struct spawn_request *request = plan->request;
-    setsid();
-    if (plan->terminal && ioctl(plan->in, TIOCSCTTY, 0) < 0) give_up(plan, STAGE_PTY);
-    if (dup2(plan->in, 0) < 0 || dup2(plan->out, 1) < 0 || dup2(plan->err, 2) < 0) give_up(plan, STAGE_RESOURCES);
-    if (syscall(SYS_close_range, 3u, ~0u, 0u) < 0) give_up(plan, STAGE_RESOURCES);
+CHILD static int child(void *argument) {
+    struct plan *plan = argument;
+    struct spawn_request *request = &plan->request;
+    raw(SYS_setsid, 0, 0, 0, 0);
+    if (plan->terminal) must(plan, raw(SYS_ioctl, plan->in, TIOCSCTTY, 0, 0), STAGE_PTY);
+    const int ends[] = {plan->in, plan->out, plan->err};
+    for (int fd = 0; fd < 3; fd++) must(plan, raw(SYS_dup3, ends[fd], fd, 0, 0), STAGE_RESOURCES);
+    must(plan, raw(SYS_close_range, 3, ~0u, 0, 0), STAGE_RESOURCES);
     for (uint32_t i = 0; i < request->rlimit_count; i++) {
-        struct rlimit value = {request->rlimits[i].soft, request->rlimits[i].hard};
-        if (setrlimit((__rlimit_resource_t)request->rlimits[i].resource, &value) < 0) give_up(plan, STAGE_RLIMIT);
+        uint64_t value[2] = {request->rlimits[i].soft, request->rlimits[i].hard};
+        must(plan, raw(SYS_prlimit64, 0, request->rlimits[i].resource, address(value), 0), STAGE_RLIMIT);
     }
     if (!plan->as_self) {
-        if (syscall(SYS_setgroups, (size_t)plan->who.group_count, plan->who.groups) < 0 ||
-            syscall(SYS_setresgid, plan->who.gid, plan->who.gid, plan->who.gid) < 0 ||
-            syscall(SYS_setresuid, plan->who.uid, plan->who.uid, plan->who.uid) < 0)
-            give_up(plan, STAGE_USER);
+        must(plan, raw(SYS_setgroups, plan->who.group_count, address(plan->who.groups), 0, 0), STAGE_USER);
+        must(plan, raw(SYS_setresgid, plan->who.gid, plan->who.gid, plan->who.gid, 0), STAGE_USER);
+        must(plan, raw(SYS_setresuid, plan->who.uid, plan->who.uid, plan->who.uid, 0), STAGE_USER);
     }
-    if (*request->cwd && chdir(request->cwd) < 0) give_up(plan, STAGE_CWD);
-    umask(022);
-    struct sigaction plain = {.sa_handler = SIG_DFL};
-    sigaction(SIGPIPE, &plain, NULL);
-    sigset_t none;
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
-    exec_search(plan);
-    give_up(plan, STAGE_EXEC);
+    if (*request->cwd) must(plan, raw(SYS_chdir, address(request->cwd), 0, 0, 0), STAGE_CWD);
+    raw(SYS_umask, 022, 0, 0, 0);
+    uint64_t nothing[4] = {0}; /* the default action, no flags, no signals: the kernel's own layout */
+    raw(SYS_rt_sigaction, SIGPIPE, address(nothing), 0, 8);
+    raw(SYS_rt_sigprocmask, SIG_SETMASK, address(nothing), 0, 8);
+    give_up(plan, exec_search(plan), STAGE_EXEC);
+    return 0;
 }
+
+/* ---- the parent -------------------------------------------------------------------------------------------------- */
 
 static const char *variable(const struct spawn_request *request, const char *name) {
     size_t width = strlen(name);
@@ -102,18 +123,43 @@ static const char *variable(const struct spawn_request *request, const char *nam
 
 /* HOME, USER, LOGNAME and SHELL follow from the user unless the caller set them. */
 static void complete_environment(struct plan *plan) {
-    static char home[HOME_BYTES + 8], user[NAME_BYTES + 8], logname[NAME_BYTES + 12], shell[HOME_BYTES + 8];
-    struct spawn_request *request = plan->request;
+    struct spawn_request *request = &plan->request;
     uint32_t at = request->envc;
-    snprintf(home, sizeof home, "HOME=%s", plan->who.home);
-    snprintf(user, sizeof user, "USER=%s", plan->who.name);
-    snprintf(logname, sizeof logname, "LOGNAME=%s", plan->who.name);
-    snprintf(shell, sizeof shell, "SHELL=%s", plan->who.shell);
-    if (!variable(request, "HOME")) request->envp[at++] = home;
-    if (!variable(request, "USER")) request->envp[at++] = user;
-    if (!variable(request, "LOGNAME")) request->envp[at++] = logname;
-    if (!variable(request, "SHELL")) request->envp[at++] = shell;
+    snprintf(plan->home, sizeof plan->home, "HOME=%s", plan->who.home);
+    snprintf(plan->user, sizeof plan->user, "USER=%s", plan->who.name);
+    snprintf(plan->logname, sizeof plan->logname, "LOGNAME=%s", plan->who.name);
+    snprintf(plan->login_shell, sizeof plan->login_shell, "SHELL=%s", plan->who.shell);
+    if (!variable(request, "HOME")) request->envp[at++] = plan->home;
+    if (!variable(request, "USER")) request->envp[at++] = plan->user;
+    if (!variable(request, "LOGNAME")) request->envp[at++] = plan->logname;
+    if (!variable(request, "SHELL")) request->envp[at++] = plan->login_shell;
     request->envp[at] = NULL;
+}
+
+/* The plan with its strings and pointers in one piece of memory. */
+static struct plan *make_plan(const struct spawn_request *request) {
+    size_t pointers = (size_t)request->argc + 1 + request->envc + ENVP_SPARE + 1 + request->argc + 2;
+    const char *first = request->user;
+    const char *last = request->envc ? request->envp[request->envc - 1] : request->argv[request->argc - 1];
+    size_t text = (size_t)(last - first) + strlen(last) + 1;
+    struct plan *plan = malloc(sizeof *plan + pointers * sizeof(char *) + text);
+    if (plan == NULL) return NULL;
+    char **slots = (char **)(plan + 1);
+    char *copy = (char *)(slots + pointers);
+    memcpy(copy, first, text);
+    plan->request = *request;
+    plan->request.user = copy;
+    plan->request.cwd = copy + (request->cwd - first);
+    plan->request.argv = slots;
+    plan->request.envp = slots + request->argc + 1;
+    plan->shell = plan->request.envp + request->envc + ENVP_SPARE + 1;
+    for (uint32_t i = 0; i < request->argc; i++) plan->request.argv[i] = copy + (request->argv[i] - first);
+    for (uint32_t i = 0; i < request->envc; i++) plan->request.envp[i] = copy + (request->envp[i] - first);
+    plan->request.argv[request->argc] = plan->request.envp[request->envc] = NULL;
+    plan->as_self = *request->user == 0;
+    plan->terminal = request->flags & SPAWN_PTY;
+    plan->in = plan->out = plan->err = -1;
+    return plan;
 }
 
 static bool open_terminal(const struct spawn_request *request, int *ours, int *theirs) {
@@ -162,33 +208,42 @@ static bool open_ends(struct spawn_request *request, struct plan *plan, struct s
     return out->in >= 0;
 }
 
-bool spawn_start(struct spawn_request *request, struct spawn_failure *late, struct started *out,
-                 struct spawn_failure *failure) {
-    struct plan plan = {.request = request, .late = late, .in = -1, .out = -1, .err = -1};
-    plan.as_self = *request->user == 0;
-    plan.terminal = request->flags & SPAWN_PTY;
-    *failure = *late = (struct spawn_failure){0, 0};
-    *out = (struct started){-1, -1, -1, -1};
-    if (!plan.as_self) {
-        failure->error = identity_find(request->user, &plan.who);
-        failure->stage = STAGE_USER;
+static bool start(struct plan *plan, struct started *out, struct spawn_failure *failure) {
+    if (!plan->as_self) {
+        *failure = (struct spawn_failure){identity_find(plan->request.user, &plan->who), STAGE_USER};
         if (failure->error) return false;
-        complete_environment(&plan);
+        complete_environment(plan);
     }
-    const char *path = variable(request, "PATH");
-    plan.path = path ? path : "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-    failure->stage = 0;
-    if (open_ends(request, &plan, out)) {
-        out->pid = fork();
-        if (out->pid == 0) child(&plan);
-        if (out->pid < 0) *failure = (struct spawn_failure){errno, STAGE_RESOURCES};
+    const char *path = variable(&plan->request, "PATH");
+    plan->path = path ? path : "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+    *failure = (struct spawn_failure){0, 0};
+    if (!open_ends(&plan->request, plan, out)) {
+        *failure = (struct spawn_failure){errno, plan->terminal ? STAGE_PTY : STAGE_RESOURCES};
     } else {
-        *failure = (struct spawn_failure){errno, plan.terminal ? STAGE_PTY : STAGE_RESOURCES};
+        out->pid = clone(child, plan->stack + STACK_BYTES, CLONE_VM | SIGCHLD, plan);
+        if (out->pid < 0) *failure = (struct spawn_failure){errno, STAGE_RESOURCES};
     }
-    int theirs[] = {plan.in, plan.terminal ? -1 : plan.out, plan.terminal ? -1 : plan.err};
+    int theirs[] = {plan->in, plan->terminal ? -1 : plan->out, plan->terminal ? -1 : plan->err};
     close_all(theirs, 3);
     if (failure->stage == 0) return true;
     int ours[] = {out->in, out->out, out->err};
     close_all(ours, 3);
     return false;
 }
+
+struct plan *spawn_start(const struct spawn_request *request, struct spawn_failure *late, struct started *out,
+                         struct spawn_failure *failure) {
+    *late = (struct spawn_failure){0, 0};
+    *out = (struct started){-1, -1, -1, -1};
+    struct plan *plan = make_plan(request);
+    if (plan == NULL) {
+        *failure = (struct spawn_failure){ENOMEM, STAGE_RESOURCES};
+        return NULL;
+    }
+    plan->late = late;
+    if (start(plan, out, failure)) return plan;
+    free(plan);
+    return NULL;
+}
+
+void spawn_forget(struct plan *plan) { free(plan); }

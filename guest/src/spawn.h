@@ -2,7 +2,6 @@
 #ifndef SANDLOT_SPAWN_H
 #define SANDLOT_SPAWN_H
 
-#include <stdbool.h>
 #include <sys/types.h>
 
 #include "wire.h"
@@ -19,12 +18,15 @@ struct spawn_failure {
     int stage; /* 0: no failure */
 };
 
-/* Returns true and fills `out`, or false and fills `failure`. All our ends are close-on-exec and non-blocking.
+struct plan;
+
+/* Starts the program and fills `out`, or gives NULL and fills `failure`. All our ends are close-on-exec and non-blocking.
  *
- * The child is not waited for: what happens up to its exec is in the session's hands (a lease on the program, a stop
- * signal), and pid 1 must not stand still for that. A child that cannot exec leaves the reason in `late`, which must be
- * shared memory, before it exits; look there when it is reaped. */
-bool spawn_start(struct spawn_request *request, struct spawn_failure *late, struct started *out,
-                 struct spawn_failure *failure);
+ * The child shares our memory until its exec, and is not waited for: what happens up to there is in the session's hands
+ * (a lease on the program, a stop signal), and pid 1 must not stand still for that. A child that cannot exec leaves the
+ * reason in `late`; look there when it is reaped. Until then the plan and `late` must stay; then forget the plan. */
+struct plan *spawn_start(const struct spawn_request *request, struct spawn_failure *late, struct started *out,
+                         struct spawn_failure *failure);
+void spawn_forget(struct plan *plan);
 
 #endif

@@ -14,6 +14,13 @@ enum { FILE_BYTES_MAX = 256 * 1024, ID_MAX = 65535, FIELDS = 7 };
 
 static char text[FILE_BYTES_MAX + 1];
 
+/* The last answer, and what the two files looked like when it was found. */
+static struct {
+    char who[NAME_BYTES];
+    struct identity found;
+    struct stat passwd, group;
+} last;
+
 /* Reads a regular file into `text`. Anything else (a FIFO would hang us) counts as absent. */
 static int load(const char *path) {
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
@@ -92,7 +99,37 @@ static void find_groups(struct identity *out) {
     }
 }
 
+static bool same_file(const struct stat *one, const struct stat *other) {
+    return one->st_dev == other->st_dev && one->st_ino == other->st_ino && one->st_size == other->st_size &&
+           one->st_mtim.tv_sec == other->st_mtim.tv_sec && one->st_mtim.tv_nsec == other->st_mtim.tv_nsec &&
+           one->st_ctim.tv_sec == other->st_ctim.tv_sec && one->st_ctim.tv_nsec == other->st_ctim.tv_nsec;
+}
+
+static void look(struct stat *passwd, struct stat *group) {
+    *passwd = *group = (struct stat){0};
+    (void)!stat("/etc/passwd", passwd);
+    (void)!stat("/etc/group", group);
+}
+
+static int search(const char *who, struct identity *out);
+
 int identity_find(const char *who, struct identity *out) {
+    struct stat passwd, group;
+    look(&passwd, &group);
+    if (*last.who && strcmp(last.who, who) == 0 && same_file(&passwd, &last.passwd) && same_file(&group, &last.group)) {
+        *out = last.found;
+        return 0;
+    }
+    int error = search(who, out);
+    if (error) return error;
+    copy(last.who, sizeof last.who, who);
+    last.found = *out;
+    last.passwd = passwd;
+    last.group = group;
+    return 0;
+}
+
+static int search(const char *who, struct identity *out) {
     unsigned uid = 0, gid = 0;
     char buffer[NAME_BYTES];
     if (strlen(who) >= sizeof buffer) return ENOENT;

@@ -242,7 +242,8 @@ class LiveCall:
         if self.log.spilled or self.log.size_bytes > INLINE_BYTES:
             self._spill = self._loop.create_task(self._finish_file(result), name=f"finish {self.ticket.call_id}")
         else:
-            self._record(self, result, self.log.records(), self._release)
+            # Behind whoever waits for the result.
+            self._loop.call_soon(self._record, self, result, self.log.records(), self._release)
 
     async def _finish_file(self, result: CallResult) -> None:
         try:

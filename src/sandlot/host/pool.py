@@ -1,5 +1,6 @@
 """Guests that wait for a session: started on the built-in template, with an empty volume and nothing run in them."""
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -8,6 +9,8 @@ from sandlot.contracts.storage import Storage
 from sandlot.host.background import Background
 from sandlot.host.vessels import Vessel
 from sandlot.model import SandlotError, Template
+
+_REFILL_AFTER_S = 0.05
 
 
 class WarmPool:
@@ -29,7 +32,8 @@ class WarmPool:
         if (vessel.storage, vessel.runtime, vessel.template) != (storage, runtime, template):
             return None
         self._ready.pop()
-        self.refill()
+        # Not at once: whoever took it is about to run his first command, and the two would fight for the processor.
+        asyncio.get_running_loop().call_later(_REFILL_AFTER_S, self.refill)
         return vessel
 
     def refill(self) -> None:

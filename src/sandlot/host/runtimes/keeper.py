@@ -21,6 +21,7 @@ VERSION = 1
 _HEADER = struct.Struct("<IiQ")
 _REPLY_BYTES_MAX = 4096
 _START_ATTEMPTS = 2
+_CONNECT_ATTEMPTS = 4
 
 
 class Ask(IntEnum):
@@ -166,23 +167,32 @@ class Keeper:
 
     async def _connect(self) -> None:
         async with self._connecting:
-            if self._socket:
-                return
-            end = self._reach() or self._launch()
-            end.setblocking(False)
-            self._socket = end
-            self._loop.add_reader(end.fileno(), self._readable)
-            (hello,) = await self._ask(Ask.HELLO)
-            if int(hello.words[0]) > VERSION:
-                raise CapabilityNotSupported(
-                    f"the keeper speaks version {hello.words[0]}, this engine knows up to {VERSION}",
-                    next_step="start the newer engine that it belongs to",
-                )
-            self.pid = int(hello.words[1])
-            for name, held in self._guests.items():
-                await self._ask(
-                    Ask.ADOPT, name, held.runtime, str(held.range), str(held.link.pid), fds=held.link.descriptors()
-                )
+            for attempt in range(_CONNECT_ATTEMPTS):
+                if self._socket:
+                    return
+                try:
+                    await self._greet()
+                    return
+                except KeeperLost:
+                    # It was about to leave, or was killed again.
+                    if attempt + 1 == _CONNECT_ATTEMPTS:
+                        raise
+
+    async def _greet(self) -> None:
+        end = self._reach() or self._launch()
+        end.setblocking(False)
+        self._socket = end
+        self._loop.add_reader(end.fileno(), self._readable)
+        (hello,) = await self._exchange(Ask.HELLO)
+        if int(hello.words[0]) > VERSION:
+            raise CapabilityNotSupported(
+                f"the keeper speaks version {hello.words[0]}, this engine knows up to {VERSION}",
+                next_step="start the newer engine that it belongs to",
+            )
+        self.pid = int(hello.words[1])
+        for name, held in self._guests.items():
+            words = (name, held.runtime, str(held.range), str(held.link.pid))
+            await self._exchange(Ask.ADOPT, *words, fds=held.link.descriptors())
 
     def _reach(self) -> socket.socket | None:
         """The keeper that is already there."""
@@ -252,7 +262,12 @@ class Keeper:
             raise Unavailable("the engine is closed")
         if self._socket is None:
             await self._connect()
-        assert self._socket is not None
+        return await self._exchange(kind, *words, fds=fds, many=many)
+
+    async def _exchange(self, kind: Ask, *words: str, fds: Sequence[int] = (), many: bool = False) -> list[_Reply]:
+        """One request and its answer on the line as it is. Raises KeeperLost, DeadlineExceeded, Unavailable."""
+        if self._socket is None:
+            raise KeeperLost("the keeper went away", next_step="try again")
         self._last_request += 1
         request = self._last_request
         entry = _Waiting(self._loop.create_future(), many, [])

@@ -15,6 +15,7 @@ from sandlot.host.runtimes.frames import Frame, MalformedFrame
 from sandlot.model import DeadlineExceeded, Stream, TerminalSize, Unavailable, limits
 
 _MESSAGES_PER_WAKE = 16
+_LARGE_MESSAGE = 16 * 1024
 
 
 class GuestLink:
@@ -32,6 +33,7 @@ class GuestLink:
         self._buffer = buffer
         self._sinks: dict[int, ProcessSink] = {}
         self._outbox: deque[bytes] = deque()
+        self._releases: list[bytes] = []
         self._nonce = b""
         self._listing: list[KnownProcess] = []
         self._synced: asyncio.Future[None] | None = None
@@ -95,8 +97,16 @@ class GuestLink:
         """The host end and the pidfd, for a keeper that has to hold them too."""
         return self._socket.fileno(), self._pidfd
 
-    def forget(self, process_id: int) -> None:
+    def release(self, process_id: int) -> None:
+        """Those of one turn of the loop travel together: each message wakes the guest."""
         self._sinks.pop(process_id, None)
+        if not self._releases:
+            self._loop.call_soon(self._send_releases)
+        self._releases.append(frames.frame(Frame.RELEASE, process_id))
+
+    def _send_releases(self) -> None:
+        releases, self._releases = self._releases, []
+        self.send(b"".join(releases))
 
     def send(self, message: bytes) -> None:
         """Tell a guest something that nobody waits for. One that is gone does not hear it."""
@@ -137,8 +147,9 @@ class GuestLink:
             if not self._read_message():
                 return
 
-    def _read_message(self) -> bool:
-        """Hear one message. Returns False when there is none, or when there will be none any more."""
+    def _read_message(self, *, last_words: bool = False) -> bool:
+        """Hear one message. Returns whether another may be worth a try: behind a small one there rarely is one, and
+        the loop calls again if there is."""
         try:
             count = self._socket.recv_into(self._buffer)
         except BlockingIOError:
@@ -156,10 +167,10 @@ class GuestLink:
                 self._hear(kind, flags, ident, payload)
         except MalformedFrame as error:
             self._end(f"the guest sent a malformed message: {error}")
-        return not self._ended
+        return not self._ended and (last_words or count >= _LARGE_MESSAGE)
 
     def _died(self) -> None:
-        while self._read_message():
+        while self._read_message(last_words=True):
             pass  # its last words; the kernel keeps no more than the socket holds
         self._end("the guest ended")
 
@@ -244,8 +255,7 @@ class LinkedProcess:
         self._link.send(frames.discard(self._ident, stream))
 
     def release(self) -> None:
-        self._link.forget(self._ident)
-        self._link.send(frames.frame(Frame.RELEASE, self._ident))
+        self._link.release(self._ident)
 
     def write_stdin(self, offset: int, data: bytes) -> None:
         self._link.send(frames.stdin(self._ident, offset, data))
