@@ -31,13 +31,14 @@ _RETRY_S = 2.0
 _GATHER_S = 0.01
 _SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+-- One index beside the key: every further one is another page in each commit that someone waits for.
 CREATE TABLE sessions (
     session_id TEXT PRIMARY KEY,
-    serial INTEGER NOT NULL UNIQUE,
+    serial INTEGER NOT NULL,
     state TEXT NOT NULL,
     reason TEXT NOT NULL,
-    volume TEXT NOT NULL UNIQUE,
-    id_range INTEGER NOT NULL UNIQUE,
+    volume TEXT NOT NULL,
+    id_range INTEGER NOT NULL,
     storage TEXT NOT NULL,
     runtime TEXT NOT NULL,
     template TEXT NOT NULL,
@@ -127,11 +128,11 @@ class Journal:
 
         return await self._do(read)
 
-    async def add_session(self, row: SessionRow) -> None:
-        """Durable when it returns."""
+    def add_session(self, row: SessionRow) -> asyncio.Future[None]:
+        """Begins at once; durable when the future is done."""
         values = [str(value) if isinstance(value, SessionState) else value for value in _values(row)]
         marks = ",".join("?" * len(values))
-        await self._do(lambda db: db.execute(f"INSERT INTO sessions VALUES ({marks})", values), full=True)
+        return self._begin(lambda db: db.execute(f"INSERT INTO sessions VALUES ({marks})", values), full=True)
 
     async def set_state(self, session_id: str, state: SessionState, reason: str = "") -> None:
         """Durable when it returns."""
@@ -234,6 +235,9 @@ class Journal:
     # ---- the thread --------------------------------------------------------------------------------------------
 
     async def _do(self, work: _Work, *, full: bool = False) -> Any:
+        return await self._begin(work, full=full)
+
+    def _begin(self, work: _Work, *, full: bool) -> asyncio.Future[Any]:
         if self._closed:
             raise Unavailable("the journal is closed")
         future: asyncio.Future[Any] = self._loop.create_future()
@@ -247,7 +251,7 @@ class Journal:
                 future.set_exception(error)
 
         self._work.put((work, full, done))
-        return await future
+        return future
 
     def _tell(self, callback: Callable[..., None], *values: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
@@ -344,6 +348,8 @@ def _attempt(db: sqlite3.Connection, work: _Work) -> tuple[Any, BaseException | 
 
 def _open(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    # The data directory's lock already keeps others out; without shared memory a commit costs less.
+    db.execute("PRAGMA locking_mode = EXCLUSIVE")
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA foreign_keys = ON")
     db.execute("BEGIN IMMEDIATE")

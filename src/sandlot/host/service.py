@@ -18,7 +18,7 @@ from sandlot.host.output import OutputLog, remove_other_outputs, remove_outputs
 from sandlot.host.parts import HostParts, HostSettings
 from sandlot.host.pool import WarmPool
 from sandlot.host.session import Session, spec_to_text
-from sandlot.host.vessels import Vessel, Vessels
+from sandlot.host.vessels import DEFAULT_USER, Vessel, Vessels
 from sandlot.model import (
     BUILTIN,
     CallNotFound,
@@ -288,7 +288,7 @@ class SandboxHostService:
         session = self._make_session(session_id, spec, vessel)
         # While the guest starts: the disk and the kernel need not wait for each other. A crash in between leaves a row
         # without a guest, which is a session that has failed, or a guest without a row, which is ended.
-        recorded = asyncio.get_running_loop().create_task(self._journal.add_session(session.row), name="record")
+        recorded = self._journal.add_session(session.row)
         try:
             if vessel.guest is None:
                 await self._vessels.start(vessel)
@@ -331,7 +331,7 @@ class SandboxHostService:
             created=now,
             expires=now + spec.timeout_s,
             request_id=spec.request_id,
-            spec=spec_to_text(spec, spec.user or ("user" if has_users else "")),
+            spec=spec_to_text(spec, spec.user or (DEFAULT_USER if has_users else "")),
         )
         return self._wrap(row, vessel.runtime, vessel.volume)
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from sandlot.contracts.runtime import Guest, ProcessEnd, Runtime, SpawnPlan, StartPlan
 from sandlot.contracts.storage import Storage, Volume
 from sandlot.host.storage.canonical import RANGES_MAX
-from sandlot.model import DeadlineExceeded, LimitReached, SandlotError, Stream, Template, limits
+from sandlot.model import Capability, DeadlineExceeded, LimitReached, SandlotError, Stream, Template, limits
 
+DEFAULT_USER = "user"  # of the built-in template
 _WARM_UP_ID = 1 << 62  # calls count from 1
 
 
@@ -110,7 +111,8 @@ class Vessels:
     async def warm_up(self, vessel: Vessel) -> None:
         """Run a program that does nothing: the first one in a root costs three times what the next ones do."""
         first = _First(asyncio.get_running_loop().create_future())
-        plan = SpawnPlan(("true",), "/", {"PATH": "/usr/bin:/bin"}, user="")
+        user = DEFAULT_USER if Capability.USERS in vessel.runtime.capabilities else ""
+        plan = SpawnPlan(("true",), vessel.runtime.workspace(vessel.volume), {"PATH": "/usr/bin:/bin"}, user)
         assert vessel.guest is not None
         process = vessel.guest.spawn(_WARM_UP_ID, plan, first)
         try:

@@ -17,11 +17,11 @@ CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 INSERT INTO "meta" VALUES('version','1');
 CREATE TABLE sessions (
     session_id TEXT PRIMARY KEY,
-    serial INTEGER NOT NULL UNIQUE,
+    serial INTEGER NOT NULL,
     state TEXT NOT NULL,
     reason TEXT NOT NULL,
-    volume TEXT NOT NULL UNIQUE,
-    id_range INTEGER NOT NULL UNIQUE,
+    volume TEXT NOT NULL,
+    id_range INTEGER NOT NULL,
     storage TEXT NOT NULL,
     runtime TEXT NOT NULL,
     template TEXT NOT NULL,
