@@ -29,7 +29,7 @@ setup: $(VENV)/.installed $(KEEPER) ## make .venv, install what is locked, build
 guest: $(KEEPER) ## build the guest program and put it into the package
 	@:
 
-demo: setup ## show a sandbox at work: write, run, break, compare, roll back, fork
+demo: setup ## show a sandbox at work: write, run, try to get out, come back after a restart
 	@$(BIN)/sandlot demo
 
 test: setup ## run the whole test suite

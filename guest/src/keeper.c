@@ -654,8 +654,7 @@ static void handle(struct source *source) {
 }
 
 int keeper_run(void) {
-    struct sigaction ignore = {.sa_handler = SIG_IGN}, plain = {.sa_handler = SIG_DFL};
-    for (int number = 1; number < NSIG; number++) sigaction(number, &plain, NULL);
+    struct sigaction ignore = {.sa_handler = SIG_IGN};
     const int ignored[] = {SIGCHLD, SIGPIPE, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
     for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++) sigaction(ignored[i], &ignore, NULL);
     setsid();

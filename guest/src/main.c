@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -10,6 +11,7 @@
 #include "filter.h"
 #include "guest.h"
 #include "keeper.h"
+#include "raw.h"
 #include "wire.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -42,6 +44,13 @@ static int run_sealed(char **argv) {
     return 1;
 }
 
+/* What our parents ignore, every program in every session would ignore too. Raw: the C library keeps two numbers for
+ * itself and refuses to touch them. */
+static void forget_ignored_signals(void) {
+    uint64_t plain[4] = {0};
+    for (long number = 1; number <= 64; number++) raw(SYS_rt_sigaction, number, (long)(intptr_t)plain, 0, 8);
+}
+
 static int print_filter(void) {
     struct sock_filter program[FILTER_LENGTH_MAX];
     int count = filter_build(program);
@@ -57,11 +66,13 @@ int main(int argc, char **argv) {
     if (strcmp(verb, "filter") == 0) return print_filter();
     if (strcmp(verb, "guest") == 0) {
         scrub(argc, argv);
+        forget_ignored_signals();
         guest_serve(0, true);
     }
     if (strcmp(verb, "keeper") == 0) return run_sealed(argv);
     if (strcmp(verb, SEALED) == 0) {
         scrub(argc, argv);
+        forget_ignored_signals();
         return keeper_run();
     }
     fprintf(stderr, "usage: sandlot-keeper keeper | guest | filter | version | true\n");
