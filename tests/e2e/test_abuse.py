@@ -262,3 +262,19 @@ async def test_lists_filter_and_page(host: SandboxHostService) -> None:
     assert [info.session_id for info in odd.sessions] == ["s1", "s3"]
     with pytest.raises(InvalidArgument):
         await host.list(SessionFilter(after="nonsense"))
+
+
+async def test_a_session_can_be_destroyed_while_its_output_is_being_written(host: SandboxHostService) -> None:
+    for number in range(8):
+        name = f"flood{number % 2}"  # a name is free again as soon as its session is gone
+        await host.create(SessionSpec(session_id=name))
+        async with host.call(CallRequest(name, ("yes",), call_id="flood", output_bytes_max=512 * MIB)) as events:
+            size = 0
+            async for event in events:
+                size += len(event.data) if isinstance(event, CallOutput) else 0
+                if size > (1 + number) * MIB:
+                    break
+            await host.destroy(name)
+        await host.create(SessionSpec(session_id=name))
+        assert await host.calls(name) == []
+        await host.destroy(name)

@@ -203,7 +203,8 @@ class LiveCall:
         if self._timer:
             self._timer.cancel()
         self.lost = reason
-        self.log.close()
+        if self._spill is None:  # else the file is being written, and its number must not become another's
+            self.log.close()
         self._wake()
 
     # ---- output ------------------------------------------------------------------------------------------------
@@ -222,7 +223,9 @@ class LiveCall:
             self._wedged(f"output of call {self.ticket.call_id} cannot be kept: {error.strerror}")
         finally:
             self._spill = None
-            if self._ended and self.lost is None:
+            if self.lost is not None:
+                self.log.close()
+            elif self._ended:
                 self._finish()
 
     async def _write_batch(self) -> None:
@@ -252,6 +255,11 @@ class LiveCall:
             self._wedged(f"output of call {self.ticket.call_id} cannot be kept: {error.strerror}")
             return
         self._record(self, result, None, self._release)
+
+    async def settle(self) -> None:
+        """Wait until nothing is being written."""
+        if self._spill:
+            await asyncio.wait([self._spill], timeout=limits.KILL_DEADLINE_S)
 
     def _release(self) -> None:
         self.log.close()

@@ -122,7 +122,10 @@ class Journal:
     # ---- sessions ----------------------------------------------------------------------------------------------
 
     async def sessions(self) -> list[SessionRow]:
+        """All of them, oldest first. Calls whose session is gone are forgotten on the way."""
+
         def read(db: sqlite3.Connection) -> list[SessionRow]:
+            db.execute("DELETE FROM calls WHERE session_id NOT IN (SELECT session_id FROM sessions)")
             rows = db.execute("SELECT * FROM sessions ORDER BY serial")
             return [_session(row) for row in rows]
 

@@ -116,6 +116,9 @@ class SandboxHostService:
         self._closing = True
         self._expiry_changed.set()
         self._pool.stop()
+        for session in self._sessions.values():
+            for live in tuple(session.live.values()):
+                await live.settle()
         await self._background.close(_CLOSE_PATIENCE_S)
         for vessel in self._pool.drain():
             await self._discard(vessel)

@@ -21,6 +21,7 @@ from sandlot.model import (
     SessionInfo,
     SessionSpec,
     SessionState,
+    Unavailable,
     limits,
     new_call_id,
     refusal,
@@ -152,6 +153,9 @@ class Session:
                 self._ended_since_prune = 0
                 self.on_prune_due()
 
+        if self.row.state is SessionState.DESTROYING:
+            release()  # a record would outlive its session
+            return
         ticket = live.ticket
         record = CallRecord(ticket.session_id, ticket.call_id, ticket.argv, CallState.ENDED, ticket.started, result)
         self._journal.call_ended(CallRow(ticket.process_id, record, output), safe)
@@ -176,7 +180,10 @@ class Session:
             await self._journal.calls_lost(self.row.session_id, tuple(alive))
 
     def _resume_call(self, guest: Guest, known: KnownProcess, *, recorded: bool) -> None:
-        ticket = Ticket.from_tag(self.row.session_id, known.process_id, known.tag)
+        try:
+            ticket = Ticket.from_tag(self.row.session_id, known.process_id, known.tag)
+        except (ValueError, IndexError) as error:
+            raise Unavailable(f"the guest remembers a process that no host of ours started: {error}") from None
         live = self._live_call(ticket)
         self.live[ticket.call_id] = live
         live.resume(guest.adopt(known, live), known.stdin_taken)

@@ -16,6 +16,7 @@ from sandlot.model import DeadlineExceeded, Stream, TerminalSize, Unavailable, l
 
 _MESSAGES_PER_WAKE = 16
 _LARGE_MESSAGE = 16 * 1024
+_PROCESSES_MAX = 2048
 
 
 class GuestLink:
@@ -228,6 +229,8 @@ class GuestLink:
                 self._listing.clear()
         elif kind == Frame.PROCESS:
             pid, _flags, out, err, taken, tag = frames.read_listing(payload)
+            if len(self._listing) >= _PROCESSES_MAX:
+                raise MalformedFrame("it lists more processes than a guest can have")
             kept = {Stream.STDOUT: out, Stream.STDERR: err}
             self._listing.append(KnownProcess(ident, pid, kept, taken, tag))
         elif kind == Frame.SYNCED and bytes(payload) == self._nonce:
