@@ -36,7 +36,8 @@ class Choices:
         self.runtimes = runtimes
         self._default_storage = storage
         self._default_runtime = runtime
-        self._found: dict[str, str] = {}
+        self._isolating = tuple(name for name, part in runtimes.items() if Capability.ISOLATION in part.capabilities)
+        self._found: dict[tuple[str, str], str] = {}
         self._probing = asyncio.Lock()
 
     async def storage(self, asked: str = AUTO) -> Storage:
@@ -45,16 +46,13 @@ class Choices:
 
     async def runtime(self, asked: str = AUTO) -> Runtime:
         """Raises InvalidArgument for an unknown name, CapabilityNotSupported for one that does not work here."""
-        isolating = tuple(
-            name for name, runtime in self.runtimes.items() if Capability.ISOLATION in runtime.capabilities
-        )
-        return await self._choose("runtime", asked, self._default_runtime, self.runtimes, isolating)
+        return await self._choose("runtime", asked, self._default_runtime, self.runtimes, self._isolating)
 
     async def _choose(
         self, axis: str, asked: str, default: str, parts: Mapping[str, _Part], automatic: tuple[str, ...]
     ) -> _Part:
         name = default if asked == AUTO else asked
-        key = f"{axis} {name}"
+        key = (axis, name)
         if key in self._found:
             return parts[self._found[key]]
         if name != AUTO and name not in parts:

@@ -31,7 +31,6 @@ _RETRY_S = 2.0
 _GATHER_S = 0.01
 _SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
--- One index beside the key: every further one is another page in each commit that someone waits for.
 CREATE TABLE sessions (
     session_id TEXT PRIMARY KEY,
     serial INTEGER NOT NULL,
@@ -45,9 +44,11 @@ CREATE TABLE sessions (
     template_path TEXT NOT NULL,
     created REAL NOT NULL,
     expires REAL NOT NULL,
-    request_id TEXT UNIQUE,
+    request_id TEXT,
     spec TEXT NOT NULL
 ) WITHOUT ROWID;
+-- One page more for those who use it: someone waits for each of these commits.
+CREATE UNIQUE INDEX sessions_by_request ON sessions (request_id) WHERE request_id IS NOT NULL;
 CREATE TABLE calls (
     session_id TEXT NOT NULL,
     process_id INTEGER NOT NULL,
@@ -354,7 +355,8 @@ def _open(path: Path) -> sqlite3.Connection:
     # The data directory's lock already keeps others out; without shared memory a commit costs less.
     db.execute("PRAGMA locking_mode = EXCLUSIVE")
     db.execute("PRAGMA journal_mode = WAL")
-    db.execute("PRAGMA foreign_keys = ON")
+    # Early: a log that starts over is written in place, and syncing a file that does not grow costs less.
+    db.execute("PRAGMA wal_autocheckpoint = 250")
     db.execute("BEGIN IMMEDIATE")
     known = db.execute("SELECT name FROM sqlite_master WHERE name = 'meta'").fetchone()
     if known is None:

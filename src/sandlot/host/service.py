@@ -17,7 +17,7 @@ from sandlot.host.lock import DataDirectoryLock
 from sandlot.host.output import OutputLog, remove_other_outputs, remove_outputs
 from sandlot.host.parts import HostParts, HostSettings
 from sandlot.host.pool import WarmPool
-from sandlot.host.session import Session, spec_to_text
+from sandlot.host.session import Session, Wishes
 from sandlot.host.vessels import DEFAULT_USER, Vessel, Vessels
 from sandlot.model import (
     BUILTIN,
@@ -288,11 +288,14 @@ class SandboxHostService:
         check_wishes(spec, runtime.capabilities | storage.capabilities)
         template = await self._template(spec.template, runtime)
         vessel = self._pool.take(storage, runtime, template) or await self._vessels.begin(storage, runtime, template)
-        session = self._make_session(session_id, spec, vessel)
+        has_users = Capability.USERS in runtime.capabilities
+        wishes = Wishes(dict(spec.labels), dict(spec.envs), spec.user or (DEFAULT_USER if has_users else ""))
+        row = self._make_row(session_id, spec, wishes, vessel)
         # While the guest starts: the disk and the kernel need not wait for each other. A crash in between leaves a row
         # without a guest, which is a session that has failed, or a guest without a row, which is ended.
-        recorded = self._journal.add_session(session.row)
+        recorded = self._journal.add_session(row)
         try:
+            session = self._wrap(row, wishes, runtime, vessel.volume)
             if vessel.guest is None:
                 await self._vessels.start(vessel)
             await recorded
@@ -316,11 +319,10 @@ class SandboxHostService:
             return await self._parts.templates.find(name)
         return Template(name, "", "")
 
-    def _make_session(self, session_id: str, spec: SessionSpec, vessel: Vessel) -> Session:
+    def _make_row(self, session_id: str, spec: SessionSpec, wishes: Wishes, vessel: Vessel) -> SessionRow:
         self._last_serial += 1
         now = time.time()
-        has_users = Capability.USERS in vessel.runtime.capabilities
-        row = SessionRow(
+        return SessionRow(
             session_id=session_id,
             serial=self._last_serial,
             state=SessionState.ACTIVE,
@@ -334,13 +336,12 @@ class SandboxHostService:
             created=now,
             expires=now + spec.timeout_s,
             request_id=spec.request_id,
-            spec=spec_to_text(spec, spec.user or (DEFAULT_USER if has_users else "")),
+            spec=wishes.to_text(),
         )
-        return self._wrap(row, vessel.runtime, vessel.volume)
 
-    def _wrap(self, row: SessionRow, runtime: Runtime, volume: Volume | None) -> Session:
+    def _wrap(self, row: SessionRow, wishes: Wishes, runtime: Runtime, volume: Volume | None) -> Session:
         workspace = runtime.workspace(volume) if volume else ""
-        session = Session(row, volume, workspace, runtime.capabilities, self._journal, self._outputs)
+        session = Session(row, wishes, volume, workspace, runtime.capabilities, self._journal, self._outputs)
         session.on_wedged = partial(self._wedged, session)
         session.on_prune_due = lambda: self._background.spawn("prune outputs", self._prune(session))
         return session
@@ -457,7 +458,7 @@ class SandboxHostService:
         volume = None
         with suppress(NotFound):
             volume = await self._parts.storages[row.storage].open(row.volume)
-        session = self._wrap(row, runtime, volume)
+        session = self._wrap(row, Wishes.from_text(row.spec), runtime, volume)
         self._sessions[row.session_id] = session
         if row.state is SessionState.DESTROYING:
             await self._destroy(session)

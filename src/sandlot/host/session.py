@@ -3,7 +3,7 @@
 import json
 import posixpath
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sandlot.contracts.runtime import Guest, KnownProcess, ProcessEnd, SpawnPlan
@@ -19,7 +19,6 @@ from sandlot.model import (
     CapabilityNotSupported,
     LimitReached,
     SessionInfo,
-    SessionSpec,
     SessionState,
     Unavailable,
     limits,
@@ -30,8 +29,20 @@ from sandlot.model import (
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def spec_to_text(spec: SessionSpec, user: str) -> str:
-    return json.dumps({"labels": dict(spec.labels), "envs": dict(spec.envs), "user": user})
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What of a request a session needs again with every call; kept in the journal as text."""
+
+    labels: Mapping[str, str]
+    envs: Mapping[str, str]
+    user: str
+
+    def to_text(self) -> str:
+        return json.dumps({"labels": dict(self.labels), "envs": dict(self.envs), "user": self.user})
+
+    @classmethod
+    def from_text(cls, text: str) -> "Wishes":
+        return cls(**json.loads(text))
 
 
 class Session:
@@ -40,6 +51,7 @@ class Session:
     def __init__(
         self,
         row: SessionRow,
+        wishes: Wishes,
         volume: Volume | None,
         workspace: str,
         capabilities: frozenset[Capability],
@@ -58,10 +70,9 @@ class Session:
         self._ended_since_prune = 0
         self.on_wedged: Callable[[str], None] = self._ignore
         self.on_prune_due: Callable[[], None] = self._nothing
-        settings = json.loads(row.spec)
-        self.labels: Mapping[str, str] = settings["labels"]
-        self._user: str = settings["user"]
-        self._envs: dict[str, str] = self._base_envs() | settings["envs"]
+        self.labels = wishes.labels
+        self._user = wishes.user
+        self._envs: dict[str, str] = self._base_envs() | dict(wishes.envs)
 
     def _ignore(self, reason: str) -> None:
         del reason

@@ -28,10 +28,11 @@ CREATE TABLE sessions (
     template_path TEXT NOT NULL,
     created REAL NOT NULL,
     expires REAL NOT NULL,
-    request_id TEXT UNIQUE,
+    request_id TEXT,
     spec TEXT NOT NULL
 ) WITHOUT ROWID;
 INSERT INTO "sessions" VALUES('first',1,'active','','v-1',1,'layers','namespaces','builtin','/templates/builtin/root',1700000000.25,1700086400.25,'request-1','{"labels": {"task": "demo"}, "envs": {"A": "b"}, "user": "user"}');
 INSERT INTO "sessions" VALUES('second',2,'failed','its guest ended','v-2',2,'layers','namespaces','builtin','/templates/builtin/root',1700000000.25,1700086400.25,'request-2','{"labels": {"task": "demo"}, "envs": {"A": "b"}, "user": "user"}');
+CREATE UNIQUE INDEX sessions_by_request ON sessions (request_id) WHERE request_id IS NOT NULL;
 CREATE UNIQUE INDEX calls_by_name ON calls (session_id, call_id);
 COMMIT;
