@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import signal
 import socket
 import struct
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ from sandlot.model import CapabilityNotSupported, DeadlineExceeded, Unavailable,
 VERSION = 1
 _HEADER = struct.Struct("<IiQ")
 _REPLY_BYTES_MAX = 4096
-_START_ATTEMPTS = 2
+_START_ATTEMPTS = 4
 _CONNECT_ATTEMPTS = 4
 
 
@@ -121,16 +122,39 @@ class Keeper:
         """End a guest. The reply comes when everything in it is dead."""
         held = self._guests.pop(name, None)
         stale = self._found.pop(name, None)
+        fds = held.link.descriptors() if held else stale.fds if stale else ()
+        # Our own copies: whatever happens to the link, this guest can still be ended.
+        own = [os.dup(fd) for fd in fds if fd >= 0]
         try:
             await self._ask(Ask.STOP, name)
+        except KeeperLost:
+            # The next keeper is not told of it: we are the only one who still can.
+            if len(own) == 2:
+                await self._end_alone(own[0], own[1], confined=(held.runtime if held else "") != "none")
         except Unavailable as error:
             if error.context.get("errno") != errno.ESRCH:
                 raise
         finally:
             if held:
                 held.link.close()
-            for fd in stale.fds if stale else ():
+            for fd in (*own, *(stale.fds if stale else ())):
                 os.close(fd)
+
+    async def _end_alone(self, line: int, pidfd: int, *, confined: bool) -> None:
+        ended: asyncio.Future[None] = self._loop.create_future()
+        self._loop.add_reader(pidfd, lambda: ended.done() or ended.set_result(None))
+        try:
+            with contextlib.suppress(ProcessLookupError):
+                if confined:
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            with socket.socket(fileno=os.dup(line)) as end, contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)  # a plain guest ends its descendants, then itself
+            async with asyncio.timeout(limits.KEEPER_DEADLINE_S):
+                await ended
+        except TimeoutError:
+            raise DeadlineExceeded("a guest did not end") from None
+        finally:
+            self._loop.remove_reader(pidfd)
 
     async def close(self) -> None:
         """Leave guests to the keeper, and let it go when it has none."""
@@ -171,15 +195,16 @@ class Keeper:
                 if self._socket:
                     return
                 try:
-                    await self._greet()
+                    # One that went away in the middle of a greeting is not asked again.
+                    await self._greet(None if attempt else self._reach())
                     return
                 except KeeperLost:
                     # It was about to leave, or was killed again.
                     if attempt + 1 == _CONNECT_ATTEMPTS:
                         raise
 
-    async def _greet(self) -> None:
-        end = self._reach() or self._launch()
+    async def _greet(self, found: socket.socket | None) -> None:
+        end = found or self._launch()
         end.setblocking(False)
         self._socket = end
         self._loop.add_reader(end.fileno(), self._readable)
@@ -247,6 +272,8 @@ class Keeper:
             self._socket = None
 
     def _lost(self) -> None:
+        if self._socket is None:
+            return
         self._disconnect()
         self._reap()
         waiting, self._waiting = self._waiting, {}
@@ -283,7 +310,8 @@ class Keeper:
         except OSError as error:
             if isinstance(error, Unavailable):
                 raise
-            raise KeeperLost(f"the keeper went away: {error.strerror}") from None
+            self._lost()  # the loop has not heard of it yet; the next request must not meet the dead line again
+            raise KeeperLost(f"the keeper went away: {error.strerror}", next_step="try again") from None
         finally:
             self._waiting.pop(request, None)
         failed = replies[-1]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sandlot.contracts.runtime import Guest, StartPlan
 from sandlot.contracts.storage import Volume
-from sandlot.host.runtimes.keeper import Keeper
+from sandlot.host.runtimes.keeper import Keeper, KeeperLost
 from sandlot.host.storage.canonical import CANONICAL_ID
 from sandlot.model import Capability, Probe, SandlotError
 
@@ -48,6 +48,8 @@ class NamespacesRuntime:
             guest = await self.start(plan, lambda _reason: None)
             guest.close()
             await self.stop(_PROBE_NAME)
+        except KeeperLost:
+            raise  # says nothing about the machine
         except SandlotError as error:
             return Probe(
                 self.name, False, error.message, "Linux 6.15 or later with overlayfs and user namespaces is needed"
