@@ -121,13 +121,19 @@ class LiveCall:
     def begin(self, process: GuestProcess) -> None:
         self._process = process
         # Most calls end before this: one timer for all that is only needed of those that live longer.
-        self._timer = self._loop.call_later(min(NOTE_AFTER_S, self.ticket.timeout_s or NOTE_AFTER_S), self._note)
+        self._later(min(NOTE_AFTER_S, self.ticket.timeout_s or NOTE_AFTER_S), self._note)
+
+    def _later(self, seconds: float, then: Callable[[], None]) -> None:
+        """The one thing that is waited for; it takes the place of the one before."""
+        if self._timer:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(seconds, then)
 
     def _note(self) -> None:
         self._record_start(self.ticket)
         if self.ticket.timeout_s is not None:
             left = self.ticket.started + self.ticket.timeout_s - time.time()
-            self._timer = self._loop.call_later(max(0.0, left), self._time_out)
+            self._later(max(0.0, left), self._time_out)
 
     def resume(self, process: GuestProcess, stdin_taken: int) -> None:
         """After a restart of the engine: go on where the log ends."""
@@ -145,6 +151,8 @@ class LiveCall:
 
     def on_output(self, stream: Stream, offset: int, data: bytes) -> None:
         known = self.log.totals[stream]
+        if self._ended is not None:
+            return  # no guest of ours speaks of a process after its end
         if self._discarding or offset + len(data) <= known:
             return  # over the limit, or heard before the engine was restarted
         if offset > known:
@@ -161,7 +169,8 @@ class LiveCall:
         self._wake()
 
     def on_stdin_taken(self, offset: int, closed: bool) -> None:
-        self._stdin_taken = max(self._stdin_taken, offset)
+        # Never more than was sent: a guest that says so would get credit without end.
+        self._stdin_taken = max(self._stdin_taken, min(offset, self._stdin_sent))
         self._stdin_closed = self._stdin_closed or closed
         self._wake()
 
@@ -178,6 +187,8 @@ class LiveCall:
         self._end(ended)
 
     def _end(self, ended: ProcessEnd, reason: str = "") -> None:
+        if self._ended is not None:
+            return
         if self._timer:
             self._timer.cancel()
         code = 128 + ended.signal if ended.signal else ended.code
@@ -276,14 +287,15 @@ class LiveCall:
         """TERM, then KILL, to all that descends from the command; a guest that cannot do that is at fault itself."""
         if self._process and self._ended is None and self.lost is None:
             self._process.signal(signal.SIGTERM, tree=True)
-            self._timer = self._loop.call_later(limits.TERMINATE_GRACE_S, self.kill)
+            self._later(limits.TERMINATE_GRACE_S, self.kill)
 
     def kill(self) -> None:
         if self._process and self._ended is None and self.lost is None:
             self._process.signal(signal.SIGKILL, tree=True)
-            self._timer = self._loop.call_later(
-                limits.KILL_DEADLINE_S, self._wedged, f"call {self.ticket.call_id} could not be killed"
-            )
+            self._later(limits.KILL_DEADLINE_S, self._unkillable)
+
+    def _unkillable(self) -> None:
+        self._wedged(f"call {self.ticket.call_id} could not be killed")
 
     # ---- listeners ---------------------------------------------------------------------------------------------
 

@@ -205,11 +205,10 @@ class SandboxHostService:
     @asynccontextmanager
     async def call(self, request: CallRequest) -> AsyncGenerator[CallStream]:
         session = self._find(request.session_id)
-        if request.call_id:
-            with suppress(CallNotFound):
-                stream = await self._attach(session, request.call_id)
-                yield stream
-                return
+        known = await self._known_call(session, request.call_id)
+        if known is not None:
+            yield known
+            return
         live = session.start_call(request)
         try:
             yield LiveStream(live)
@@ -227,6 +226,15 @@ class SandboxHostService:
     async def calls(self, session_id: str) -> Sequence[CallRecord]:
         self._find(session_id)
         return [row.record for row in await self._journal.calls(session_id)]
+
+    async def _known_call(self, session: Session, call_id: str | None) -> CallStream | None:
+        if call_id is None:
+            return None
+        with suppress(CallNotFound):
+            return await self._attach(session, call_id)
+        # While we looked, another request with the same id may have begun it: one of them runs it, all attach.
+        live = session.live.get(call_id)
+        return LiveStream(live) if live else None
 
     async def _attach(self, session: Session, call_id: str) -> CallStream:
         live = session.live.get(call_id)
@@ -475,6 +483,8 @@ class SandboxHostService:
         try:
             await session.resume_calls(guest)
         except SandlotError as error:
+            with suppress(SandlotError):
+                await runtime.stop(row.volume)  # what cannot be understood must not run on unseen
             await self._fail_found(session, error.message)
 
     async def _fail_found(self, session: Session, reason: str) -> None:
