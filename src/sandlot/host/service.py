@@ -1,51 +1,34 @@
 """The engine on one machine. The only file that sees all of it."""
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 from sandlot.contracts.host import CallStream
-from sandlot.contracts.runtime import Runtime
-from sandlot.contracts.storage import Storage, Volume
 from sandlot.host.background import Background
 from sandlot.host.calls import LiveStream, RecordedStream
-from sandlot.host.choices import Choices, check_wishes
-from sandlot.host.journal import CallRow, SessionRow
+from sandlot.host.choices import Choices
+from sandlot.host.journal import CallRow
+from sandlot.host.lifecycle import Lifecycle
 from sandlot.host.lock import DataDirectoryLock
-from sandlot.host.output import OutputLog, remove_other_outputs, remove_outputs
+from sandlot.host.output import OutputLog
 from sandlot.host.parts import HostParts, HostSettings
-from sandlot.host.pool import WarmPool
-from sandlot.host.session import Session, Wishes
-from sandlot.host.vessels import DEFAULT_USER, Vessel, Vessels
+from sandlot.host.session import Session
 from sandlot.model import (
-    BUILTIN,
     CallNotFound,
     CallRecord,
     CallRequest,
     CallState,
     Capability,
-    DeadlineExceeded,
-    InvalidArgument,
-    MaxSessionsReached,
-    NotFound,
     Probe,
     SandlotError,
-    SessionEvent,
-    SessionExists,
     SessionFilter,
     SessionInfo,
-    SessionNotFound,
     SessionPage,
     SessionSpec,
-    SessionState,
-    Template,
     Unavailable,
-    check_session_id,
     limits,
-    new_session_id,
-    transition,
 )
 
 _CLOSE_PATIENCE_S = 5.0
@@ -61,17 +44,8 @@ class SandboxHostService:
         self._lock = DataDirectoryLock(settings.data)
         self._background = Background()
         self._choices = Choices(parts.storages, parts.runtimes, settings.storage, settings.runtime)
-        self._vessels = Vessels()
-        self._pool = WarmPool(settings.warm_pool, self._make_pool_vessel, self._background)
-        self._sessions: dict[str, Session] = {}
-        self._creating: dict[str, asyncio.Future[None]] = {}
-        self._requests: dict[str, str] = {}
-        self._destroying: dict[str, asyncio.Task[None]] = {}
-        self._last_serial = 0
-        self._expiry_changed = asyncio.Event()
-        self._sweeping = False
-        self._closing = False
         self._outputs = settings.data / "outputs"
+        self._lifecycle = Lifecycle(settings, parts, self._choices, self._background, self._outputs)
 
     # ---- life --------------------------------------------------------------------------------------------------
 
@@ -98,31 +72,18 @@ class SandboxHostService:
             await self._parts.keeper.open()
             for storage in self._parts.storages.values():
                 await storage.probe()
-            await self._take_over()
+            await self._lifecycle.start()
         except BaseException:  # whatever failed, the directory must be free for the next
             await self._parts.keeper.close()
             await self._journal.close()
             self._lock.release()
             raise
-        self._background.spawn("expiry", self._expire())
-        self._sweep()
-        self._pool.refill()
 
     async def close(self) -> None:
         """Leave. Sessions, their processes and their output stay, to be found by the next engine."""
-        for task in tuple(self._destroying.values()):
-            with suppress(SandlotError):
-                await task
-        self._closing = True
-        self._expiry_changed.set()
-        self._pool.stop()
-        for session in self._sessions.values():
-            for live in tuple(session.live.values()):
-                await live.settle()
+        await self._lifecycle.settle()
         await self._background.close(_CLOSE_PATIENCE_S)
-        for vessel in self._pool.drain():
-            await self._discard(vessel)
-        await self._sweep_storages()
+        await self._lifecycle.close()
         await self._parts.keeper.close()
         await self._journal.close()
         self._lock.release()
@@ -142,69 +103,22 @@ class SandboxHostService:
         return runtime.capabilities | storage.capabilities
 
     async def create(self, spec: SessionSpec) -> SessionInfo:
-        if spec.request_id and spec.request_id in self._requests:
-            await self._forget_stillborn(self._requests[spec.request_id])
-        if spec.request_id and spec.request_id in self._requests:
-            return await self._repeat(self._requests[spec.request_id])
-        session_id = spec.session_id or new_session_id()
-        self._admit(session_id)
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._creating[session_id] = done
-        if spec.request_id:
-            self._requests[spec.request_id] = session_id
-        try:
-            session = await self._create(session_id, spec)
-        except BaseException:  # cancelled or failed: the request was not answered
-            if spec.request_id:
-                self._requests.pop(spec.request_id, None)
-            raise
-        finally:
-            del self._creating[session_id]
-            done.set_result(None)
-        return session.info(space_used=0)
+        return await self._lifecycle.create(spec)
 
     async def get(self, session_id: str) -> SessionInfo:
-        session = self._find(session_id)
-        try:
-            used = await self._storage(session).usage(session.row.volume)
-        except NotFound:
-            used = None
-        return session.info(used)
+        return await self._lifecycle.get(session_id)
 
     async def list(self, query: SessionFilter) -> SessionPage:
-        try:
-            after = int(query.after) if query.after else 0
-        except ValueError:
-            raise InvalidArgument(f"{query.after!r} is not a cursor that this host gave") from None
-        found = [
-            session
-            for session in sorted(self._sessions.values(), key=lambda session: session.row.serial)
-            if session.row.serial > after
-            and (not query.states or session.row.state in query.states)
-            and query.labels.items() <= session.labels.items()
-        ]
-        page = found[: query.limit]
-        more = len(found) > len(page)
-        return SessionPage(tuple(session.info() for session in page), str(page[-1].row.serial) if more else None)
+        return await self._lifecycle.list(query)
 
     async def destroy(self, session_id: str) -> None:
-        session = self._find(session_id)
-        task = self._destroying.get(session_id)
-        if task is None:
-            task = asyncio.get_running_loop().create_task(self._destroy(session), name=f"destroy {session_id}")
-            self._destroying[session_id] = task
-            task.add_done_callback(lambda _task: self._destroying.pop(session_id, None))
-        try:
-            async with asyncio.timeout(limits.DESTROY_DEADLINE_S):
-                await asyncio.shield(task)
-        except TimeoutError:
-            raise DeadlineExceeded(f"session {session_id} is still being destroyed", session_id=session_id) from None
+        await self._lifecycle.destroy(session_id)
 
     # ---- calls -------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def call(self, request: CallRequest) -> AsyncGenerator[CallStream]:
-        session = self._find(request.session_id)
+        session = self._lifecycle.find(request.session_id)
         known = await self._known_call(session, request.call_id)
         if known is not None:
             yield known
@@ -221,10 +135,10 @@ class SandboxHostService:
 
     @asynccontextmanager
     async def attach(self, session_id: str, call_id: str) -> AsyncGenerator[CallStream]:
-        yield await self._attach(self._find(session_id), call_id)
+        yield await self._attach(self._lifecycle.find(session_id), call_id)
 
     async def calls(self, session_id: str) -> Sequence[CallRecord]:
-        self._find(session_id)
+        self._lifecycle.find(session_id)
         return [row.record for row in await self._journal.calls(session_id)]
 
     async def _known_call(self, session: Session, call_id: str | None) -> CallStream | None:
@@ -253,241 +167,3 @@ class SandboxHostService:
             await asyncio.to_thread(log.restore)
             log.close()
         return log
-
-    # ---- creating ----------------------------------------------------------------------------------------------
-
-    def _find(self, session_id: str) -> Session:
-        check_session_id(session_id)
-        session = self._sessions.get(session_id)
-        if session is None:
-            raise SessionNotFound(
-                f"there is no session {session_id}", next_step="`sandlot ls` lists the sessions", session_id=session_id
-            )
-        return session
-
-    def _admit(self, session_id: str) -> None:
-        if session_id in self._sessions or session_id in self._creating:
-            raise SessionExists(
-                f"session {session_id} exists", next_step="choose another id, or connect to it", session_id=session_id
-            )
-        if len(self._sessions) + len(self._creating) >= self._settings.sessions_max:
-            raise MaxSessionsReached(
-                f"this host holds {self._settings.sessions_max} sessions already",
-                next_step="destroy one, or raise sessions_max",
-                limit="sessions_max",
-            )
-
-    async def _repeat(self, session_id: str) -> SessionInfo:
-        """The answer to a request that came before."""
-        while session_id in self._creating:
-            await asyncio.shield(self._creating[session_id])
-        return await self.get(session_id)
-
-    async def _forget_stillborn(self, session_id: str) -> None:
-        """An engine that died while it made a session leaves one that failed before anything ran in it. Whoever asks
-        again with the same request wants it made, not told of."""
-        session = self._sessions.get(session_id)
-        if session and session.row.state is SessionState.FAILED and not await self._journal.calls(session_id):
-            await self.destroy(session_id)
-
-    async def _create(self, session_id: str, spec: SessionSpec) -> Session:
-        runtime = await self._choices.runtime(spec.runtime)
-        storage = await self._choices.storage(spec.storage)
-        check_wishes(spec, runtime.capabilities | storage.capabilities)
-        template = await self._template(spec.template, runtime)
-        vessel = self._pool.take(storage, runtime, template) or await self._vessels.begin(storage, runtime, template)
-        has_users = Capability.USERS in runtime.capabilities
-        wishes = Wishes(dict(spec.labels), dict(spec.envs), spec.user or (DEFAULT_USER if has_users else ""))
-        row = self._make_row(session_id, spec, wishes, vessel)
-        # While the guest starts: the disk and the kernel need not wait for each other. A crash in between leaves a row
-        # without a guest, which is a session that has failed, or a guest without a row, which is ended.
-        recorded = self._journal.add_session(row)
-        try:
-            session = self._wrap(row, wishes, runtime, vessel.volume)
-            if vessel.guest is None:
-                await self._vessels.start(vessel)
-            await recorded
-            if vessel.lost:
-                raise Unavailable("the guest ended while its session was being made", session_id=session_id)
-        except BaseException:  # undone, then raised again
-            recorded.cancel()
-            await asyncio.gather(recorded, return_exceptions=True)
-            await self._discard(vessel)
-            with suppress(SandlotError):
-                await self._journal.remove_session(session_id)
-            raise
-        session.guest = vessel.guest
-        vessel.on_end = partial(self._guest_ended, session)
-        self._sessions[session_id] = session
-        self._expiry_changed.set()
-        return session
-
-    async def _template(self, name: str, runtime: Runtime) -> Template:
-        if Capability.OWN_ROOT in runtime.capabilities:
-            return await self._parts.templates.find(name)
-        return Template(name, "", "")
-
-    def _make_row(self, session_id: str, spec: SessionSpec, wishes: Wishes, vessel: Vessel) -> SessionRow:
-        self._last_serial += 1
-        now = time.time()
-        return SessionRow(
-            session_id=session_id,
-            serial=self._last_serial,
-            state=SessionState.ACTIVE,
-            reason="",
-            volume=vessel.volume.name,
-            id_range=vessel.id_range,
-            storage=vessel.storage.name,
-            runtime=vessel.runtime.name,
-            template=spec.template,
-            template_path=vessel.template.path,
-            created=now,
-            expires=now + spec.timeout_s,
-            request_id=spec.request_id,
-            spec=wishes.to_text(),
-        )
-
-    def _wrap(self, row: SessionRow, wishes: Wishes, runtime: Runtime, volume: Volume | None) -> Session:
-        workspace = runtime.workspace(volume) if volume else ""
-        session = Session(row, wishes, volume, workspace, runtime.capabilities, self._journal, self._outputs)
-        session.on_wedged = partial(self._wedged, session)
-        session.on_prune_due = lambda: self._background.spawn("prune outputs", self._prune(session))
-        return session
-
-    async def _make_pool_vessel(self) -> Vessel:
-        runtime, storage = await self._choices.runtime(), await self._choices.storage()
-        vessel = await self._vessels.make(storage, runtime, await self._template(BUILTIN, runtime))
-        await self._vessels.warm_up(vessel)
-        return vessel
-
-    async def _discard(self, vessel: Vessel) -> None:
-        await self._vessels.discard(vessel.runtime, vessel.storage, vessel.volume.name, vessel.id_range)
-        self._sweep()
-
-    # ---- ending ------------------------------------------------------------------------------------------------
-
-    def _storage(self, session: Session) -> Storage:
-        return self._parts.storages[session.row.storage]
-
-    async def _destroy(self, session: Session) -> None:
-        row = session.row
-        if row.state is not SessionState.DESTROYING:
-            session.set_state(transition(row.session_id, row.state, SessionEvent.DESTROY))
-            await self._journal.set_state(row.session_id, SessionState.DESTROYING)
-        for live in tuple(session.live.values()):
-            live.on_lost("the session was destroyed")
-        session.live.clear()
-        await self._parts.runtimes[row.runtime].stop(row.volume)
-        session.guest = None
-        await self._storage(session).destroy(row.volume)
-        await asyncio.to_thread(remove_outputs, self._outputs / row.volume)
-        await self._journal.remove_session(row.session_id)
-        self._sessions.pop(row.session_id, None)
-        self._vessels.free(row.id_range)
-        if row.request_id:
-            self._requests.pop(row.request_id, None)
-        self._sweep()
-
-    def _guest_ended(self, session: Session, reason: str) -> None:
-        if session.row.state in (SessionState.DESTROYING, SessionState.FAILED):
-            return
-        session.guest = None
-        session.set_state(transition(session.row.session_id, session.row.state, SessionEvent.FAIL), reason)
-        self._background.spawn("record a failure", self._record_failure(session, reason))
-
-    async def _record_failure(self, session: Session, reason: str) -> None:
-        await self._journal.set_state(session.row.session_id, SessionState.FAILED, reason)
-        await self._journal.calls_lost(session.row.session_id)
-        session.live.clear()
-
-    def _wedged(self, session: Session, reason: str) -> None:
-        """A guest that does not do what it must is ended: a session that hangs is worse than one that failed."""
-        if session.row.state is SessionState.ACTIVE:
-            for live in tuple(session.live.values()):
-                live.on_lost(reason)
-            self._guest_ended(session, reason)
-            self._background.spawn("end a guest", self._parts.runtimes[session.row.runtime].stop(session.row.volume))
-
-    async def _prune(self, session: Session) -> None:
-        files = await self._journal.prune_outputs(session.row.session_id)
-        for process_id in files:
-            session.output_path(process_id).unlink(missing_ok=True)
-
-    async def _expire(self) -> None:
-        while not self._closing:
-            self._expiry_changed.clear()
-            soonest = min((session.row.expires for session in self._sessions.values()), default=None)
-            wait = None if soonest is None else max(0.0, soonest - time.time())
-            with suppress(TimeoutError):
-                async with asyncio.timeout(wait):
-                    await self._expiry_changed.wait()
-            for session in [s for s in self._sessions.values() if s.row.expires <= time.time()]:
-                with suppress(SandlotError):
-                    await self.destroy(session.row.session_id)
-
-    def _sweep(self) -> None:
-        if not self._sweeping:
-            self._sweeping = True
-            self._background.spawn("sweep", self._sweep_storages())
-
-    async def _sweep_storages(self) -> None:
-        self._sweeping = False
-        for storage in self._parts.storages.values():
-            await storage.sweep()
-
-    # ---- after a restart ---------------------------------------------------------------------------------------
-
-    async def _take_over(self) -> None:
-        """Bring what the journal says and what the machine holds together; nothing acknowledged is lost, nothing
-        that nobody asked for stays."""
-        rows = await self._journal.sessions()
-        for row in rows:
-            self._vessels.claim(row.id_range)
-            self._last_serial = max(self._last_serial, row.serial)
-            if row.request_id:
-                self._requests[row.request_id] = row.session_id
-        await self._remove_orphans({row.volume for row in rows})
-        for row in rows:
-            await self._take_over_session(row)
-
-    async def _remove_orphans(self, known: set[str]) -> None:
-        for runtime in self._parts.runtimes.values():
-            for name in await runtime.names():
-                if name not in known:
-                    await runtime.stop(name)
-        for storage in self._parts.storages.values():
-            for name in await storage.list():
-                if name not in known:
-                    await storage.destroy(name)
-        await asyncio.to_thread(remove_other_outputs, self._outputs, known)
-
-    async def _take_over_session(self, row: SessionRow) -> None:
-        runtime = self._parts.runtimes[row.runtime]
-        volume = None
-        with suppress(NotFound):
-            volume = await self._parts.storages[row.storage].open(row.volume)
-        session = self._wrap(row, Wishes.from_text(row.spec), runtime, volume)
-        self._sessions[row.session_id] = session
-        if row.state is SessionState.DESTROYING:
-            await self._destroy(session)
-            return
-        if volume is None:
-            await self._fail_found(session, "its volume is missing")
-            return
-        if row.state is SessionState.FAILED:
-            return
-        guest = await runtime.find(row.volume, partial(self._guest_ended, session))
-        if guest is None:
-            await self._fail_found(session, "its guest ended while no engine was there")
-            return
-        try:
-            await session.resume_calls(guest)
-        except SandlotError as error:
-            with suppress(SandlotError):
-                await runtime.stop(row.volume)  # what cannot be understood must not run on unseen
-            await self._fail_found(session, error.message)
-
-    async def _fail_found(self, session: Session, reason: str) -> None:
-        session.guest = None
-        session.set_state(SessionState.FAILED, reason)
-        await self._record_failure(session, reason)
