@@ -1,6 +1,6 @@
 """The verbs: protocols only. What implements them is proven by the conformance suites."""
 
-from sandlot.contracts.host import Calls, CallStream, Host, Sessions
+from sandlot.contracts.host import Calls, CallStream, Files, FileStream, Host, Sessions
 from sandlot.contracts.runtime import (
     Guest,
     GuestProcess,
@@ -10,12 +10,15 @@ from sandlot.contracts.runtime import (
     Runtime,
     SpawnPlan,
     StartPlan,
+    Tree,
 )
 from sandlot.contracts.storage import Storage, Volume
 
 __all__ = [
     "CallStream",
     "Calls",
+    "FileStream",
+    "Files",
     "Guest",
     "GuestProcess",
     "Host",
@@ -27,5 +30,6 @@ __all__ = [
     "SpawnPlan",
     "StartPlan",
     "Storage",
+    "Tree",
     "Volume",
 ]

@@ -1,6 +1,6 @@
 """The waist: everything that can run sessions implements this, and nothing above it knows which one it talks to."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -10,6 +10,14 @@ from sandlot.model import (
     CallRequest,
     CallResult,
     Capability,
+    DirectoryMake,
+    FileInfo,
+    FileList,
+    FileRead,
+    FileRemove,
+    FileRename,
+    FileStat,
+    FileWrite,
     SessionFilter,
     SessionInfo,
     SessionPage,
@@ -102,7 +110,50 @@ class Calls(Protocol):
         ...
 
 
-class Host(Sessions, Calls, Protocol):
+class FileStream(Protocol):
+    """One file, opened for reading. Given out by a context manager."""
+
+    @property
+    def info(self) -> FileInfo: ...
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        """The content in pieces, none of them empty. Raises FileConflict, Unavailable."""
+        ...
+
+
+class Files(Protocol):
+    """The session's files, touched by the host itself. What leads out of them does not exist here, and neither do the
+    kernel's own (`/proc`, `/dev`).
+
+    Every verb raises InvalidArgument, SessionNotFound, SessionPaused, SessionDestroying, SessionFailed, InvalidState,
+    FileNotFound, PermissionDenied, FileConflict when something else is there than the verb needs, LimitReached when
+    the disk is full, CapabilityNotSupported for a user where the runtime has none, DeadlineExceeded and Unavailable.
+    A write is as durable as one of a command in the session: no crash of a process loses it.
+    """
+
+    def read_file(self, request: FileRead) -> AbstractAsyncContextManager[FileStream]: ...
+
+    async def write_file(self, request: FileWrite, content: AsyncIterable[bytes]) -> FileInfo:
+        """Whole or not at all: an error from `content` leaves everything as it was."""
+        ...
+
+    def list_files(self, request: FileList) -> AbstractAsyncContextManager[AsyncIterator[Sequence[FileInfo]]]:
+        """The entries of a directory in batches, in no order; one above before what is in it. Links are told of, not
+        followed. A directory that may not be entered, or goes away meanwhile, shows as itself alone."""
+        ...
+
+    async def stat_file(self, request: FileStat) -> FileInfo: ...
+
+    async def make_directory(self, request: DirectoryMake) -> bool:
+        """Whether it was made; False when it was there."""
+        ...
+
+    async def rename_file(self, request: FileRename) -> FileInfo: ...
+
+    async def remove_file(self, request: FileRemove) -> None: ...
+
+
+class Host(Sessions, Calls, Files, Protocol):
     async def capabilities(self) -> frozenset[Capability]:
         """What a session made with defaults can do here."""
         ...

@@ -19,6 +19,15 @@ class StartPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class Tree:
+    """A session's files as the host reaches them. Whoever asked for it closes `fd`."""
+
+    fd: int  # of the directory that `path` names
+    path: str  # as commands of the session name it; nothing above it can be reached
+    first_id: int | None  # the host's number for user 0 of the session; None: its files belong to whoever runs the host
+
+
+@dataclass(frozen=True, slots=True)
 class SpawnPlan:
     """What a guest needs to start a program. All strings are final: nothing is looked up on the host."""
 
@@ -107,6 +116,10 @@ class Guest(Protocol):
 
     pid: int  # on the host
 
+    def is_alive(self) -> bool:
+        """Asks the kernel, so it is true of `pid` at this moment."""
+        ...
+
     def spawn(self, process_id: int, plan: SpawnPlan, sink: ProcessSink) -> GuestProcess:
         """Start a program. Ids are the caller's and never repeat within a session. Raises LimitReached, Unavailable."""
         ...
@@ -136,6 +149,10 @@ class Runtime(Protocol):
 
     def workspace(self, volume: Volume) -> str:
         """The path of the workspace as commands see it."""
+        ...
+
+    def open_tree(self, plan: StartPlan, guest: Guest) -> Tree:
+        """What the guest stands on now. Called on the event loop. Raises Unavailable when the guest is gone."""
         ...
 
     async def start(self, plan: StartPlan, on_end: Callable[[str], None]) -> Guest:

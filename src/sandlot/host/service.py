@@ -1,14 +1,15 @@
 """The engine on one machine. The only file that sees all of it."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
-from sandlot.contracts.host import CallStream
+from sandlot.contracts.host import CallStream, FileStream
 from sandlot.host.background import Background
 from sandlot.host.calls import LiveStream, RecordedStream
 from sandlot.host.choices import Choices
+from sandlot.host.files import Place, SessionFiles
 from sandlot.host.journal import CallRow
 from sandlot.host.lifecycle import Lifecycle
 from sandlot.host.lock import DataDirectoryLock
@@ -21,6 +22,14 @@ from sandlot.model import (
     CallRequest,
     CallState,
     Capability,
+    DirectoryMake,
+    FileInfo,
+    FileList,
+    FileRead,
+    FileRemove,
+    FileRename,
+    FileStat,
+    FileWrite,
     Probe,
     SandlotError,
     SessionFilter,
@@ -45,6 +54,7 @@ class SandboxHostService:
         self._background = Background()
         self._choices = Choices(parts.storages, parts.runtimes, settings.storage, settings.runtime)
         self._outputs = settings.data / "outputs"
+        self._files = SessionFiles()
         self._lifecycle = Lifecycle(settings, parts, self._choices, self._background, self._outputs)
 
     # ---- life --------------------------------------------------------------------------------------------------
@@ -81,6 +91,7 @@ class SandboxHostService:
 
     async def close(self) -> None:
         """Leave. Sessions, their processes and their output stay, to be found by the next engine."""
+        self._files.close()
         await self._lifecycle.settle()
         await self._background.close(_CLOSE_PATIENCE_S)
         await self._lifecycle.close()
@@ -167,3 +178,34 @@ class SandboxHostService:
             await asyncio.to_thread(log.restore)
             log.close()
         return log
+
+    # ---- files -------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def read_file(self, request: FileRead) -> AsyncGenerator[FileStream]:
+        async with self._files.read(self._place(request.session_id, request.user), request) as stream:
+            yield stream
+
+    async def write_file(self, request: FileWrite, content: AsyncIterable[bytes]) -> FileInfo:
+        return await self._files.write(self._place(request.session_id, request.user), request, content)
+
+    @asynccontextmanager
+    async def list_files(self, request: FileList) -> AsyncGenerator[AsyncIterator[Sequence[FileInfo]]]:
+        async with self._files.list(self._place(request.session_id, request.user), request) as batches:
+            yield batches
+
+    async def stat_file(self, request: FileStat) -> FileInfo:
+        return await self._files.stat(self._place(request.session_id, request.user), request)
+
+    async def make_directory(self, request: DirectoryMake) -> bool:
+        return await self._files.make_directory(self._place(request.session_id, request.user), request)
+
+    async def rename_file(self, request: FileRename) -> FileInfo:
+        return await self._files.rename(self._place(request.session_id, request.user), request)
+
+    async def remove_file(self, request: FileRemove) -> None:
+        await self._files.remove(self._place(request.session_id, request.user), request)
+
+    def _place(self, session_id: str, user: str | None) -> Place:
+        session = self._lifecycle.find(session_id)
+        return session.open_files(self._parts.runtimes[session.row.runtime], user)

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sandlot.contracts.runtime import Guest, KnownProcess, ProcessEnd, SpawnPlan
+from sandlot.contracts.runtime import Guest, KnownProcess, ProcessEnd, Runtime, SpawnPlan, StartPlan
 from sandlot.contracts.storage import Volume
 from sandlot.host.calls import LiveCall, Ticket
+from sandlot.host.files import Place
 from sandlot.host.journal import CallRow, Journal, SessionRow
 from sandlot.model import (
     CallRecord,
@@ -110,9 +111,7 @@ class Session:
 
     def start_call(self, request: CallRequest) -> LiveCall:
         """Raises what `Calls.call` raises."""
-        guest = self.guest
-        if guest is None or self.row.state is not SessionState.ACTIVE:
-            raise refusal(self.row.session_id, self.row.state, "it takes no calls", self.row.reason)
+        guest = self._active_guest("it takes no calls")
         if len(self.live) >= limits.CALLS_AT_ONCE_MAX:
             raise LimitReached(
                 f"session {self.row.session_id} runs {limits.CALLS_AT_ONCE_MAX} calls already", limit="calls_at_once"
@@ -126,13 +125,30 @@ class Session:
         live.begin(process)
         return live
 
-    def _plan(self, request: CallRequest, ticket: Ticket) -> SpawnPlan:
-        user = request.user or self._user
+    def _active_guest(self, what: str) -> Guest:
+        if self.guest is None or self.row.state is not SessionState.ACTIVE:
+            raise refusal(self.row.session_id, self.row.state, what, self.row.reason)
+        return self.guest
+
+    def _user_for(self, asked: str | None) -> str:
+        user = asked or self._user
         if user and Capability.USERS not in self._capabilities:
             raise CapabilityNotSupported(
                 f"the runtime {self.row.runtime} runs everything as its own user",
                 next_step="leave the user out, or use the runtime `namespaces`",
             )
+        return user
+
+    def open_files(self, runtime: Runtime, user: str | None) -> Place:
+        """Raises what `Files` raises of the session and the user."""
+        guest = self._active_guest("its files cannot be reached")
+        user = self._user_for(user)
+        assert self.volume is not None, "an active session has a volume"
+        template = Path(self.row.template_path) if self.row.template_path else None
+        plan = StartPlan(self.volume, template, self.row.id_range)
+        return Place(runtime.open_tree(plan, guest), self.workspace, user)
+
+    def _plan(self, request: CallRequest, ticket: Ticket) -> SpawnPlan:
         envs = self._envs if not request.envs else self._envs | dict(request.envs)
         if request.terminal and "TERM" not in envs:
             envs = envs | {"TERM": "xterm-256color"}
@@ -140,7 +156,7 @@ class Session:
             argv=request.argv,
             cwd=posixpath.join(self.workspace, request.cwd) if request.cwd else self.workspace,
             envs=envs,
-            user=user,
+            user=self._user_for(request.user),
             stdin=request.stdin,
             terminal=request.terminal,
             tag=ticket.to_tag(),

@@ -7,7 +7,8 @@
     │   ├── CallNotFound
     │   ├── ProcessNotFound
     │   ├── SnapshotNotFound
-    │   └── TemplateNotFound
+    │   ├── TemplateNotFound
+    │   └── FileNotFound
     ├── Conflict                     wait, or bring the session into another state
     │   ├── SessionExists
     │   ├── SessionPaused
@@ -15,7 +16,9 @@
     │   ├── SessionFailed
     │   ├── InvalidState
     │   ├── RollbackInProgress
-    │   └── ToolsInFlight
+    │   ├── ToolsInFlight
+    │   └── FileConflict             what is there is not what the request needs
+    ├── PermissionDenied             ask as another user, or for another path
     ├── LimitReached                 ask for less, or free something
     │   └── MaxSessionsReached
     ├── CapabilityNotSupported       choose another storage, runtime or machine
@@ -74,6 +77,10 @@ class TemplateNotFound(NotFound):
     code = "template_not_found"
 
 
+class FileNotFound(NotFound, FileNotFoundError):
+    code = "file_not_found"
+
+
 class Conflict(SandlotError):
     code = "conflict"
 
@@ -106,6 +113,14 @@ class RollbackInProgress(Conflict):
 class ToolsInFlight(Conflict):
     code = "tools_in_flight"
     retryable = True
+
+
+class FileConflict(Conflict, OSError):
+    code = "file_conflict"
+
+
+class PermissionDenied(SandlotError, PermissionError):
+    code = "permission_denied"
 
 
 class LimitReached(SandlotError):

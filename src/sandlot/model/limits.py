@@ -28,6 +28,13 @@ CALL_OUTPUT_BYTES = 64 * MIB  # kept per call, both streams together; what comes
 CALL_OUTPUT_BYTES_MAX = 64 * GIB
 CALLS_KEPT = 256  # finished calls of a session whose output can be read again
 
+PATH_BYTES_MAX = 4095
+FILE_OFFSET_MAX = (1 << 63) - 1
+FILE_DEPTH_MAX = 1024  # levels that one listing goes down
+FILE_READ_BYTES_MAX = 64 * MIB  # read into memory as one piece; streams have no bound
+FILES_LISTED_MAX = 100_000  # entries that one listing gives as one piece; streams have no bound
+FILE_DEADLINE_S = 60.0  # for one step of a file operation
+
 TERMINATE_GRACE_S = 2.0  # between TERM and KILL
 KILL_DEADLINE_S = 10.0  # a guest that cannot end a command by then is itself at fault
 GUEST_DEADLINE_S = 10.0  # for a guest to boot or to answer

@@ -5,6 +5,7 @@ import contextlib
 import errno
 import os
 import secrets
+import signal
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -43,6 +44,15 @@ class GuestLink:
         end.setblocking(False)
         self._loop.add_reader(end.fileno(), self._readable)
         self._loop.add_reader(pidfd, self._died)
+
+    def is_alive(self) -> bool:
+        if self._ended:
+            return False
+        try:
+            signal.pidfd_send_signal(self._pidfd, 0)
+        except ProcessLookupError:
+            return False
+        return True
 
     # ---- what the engine asks ----------------------------------------------------------------------------------
 

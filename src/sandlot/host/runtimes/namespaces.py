@@ -4,11 +4,11 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sandlot.contracts.runtime import Guest, StartPlan
+from sandlot.contracts.runtime import Guest, StartPlan, Tree
 from sandlot.contracts.storage import Volume
 from sandlot.host.runtimes.keeper import Keeper, KeeperLost
-from sandlot.host.storage.canonical import CANONICAL_ID
-from sandlot.model import Capability, Probe, SandlotError
+from sandlot.host.storage.canonical import CANONICAL_ID, first_id
+from sandlot.model import Capability, Probe, SandlotError, Unavailable
 
 HOSTNAME = "sandbox"
 WORKSPACE = "/workspace"
@@ -59,6 +59,18 @@ class NamespacesRuntime:
     def workspace(self, volume: Volume) -> str:
         del volume  # the same path in every session
         return WORKSPACE
+
+    def open_tree(self, plan: StartPlan, guest: Guest) -> Tree:
+        gone = "the guest of the session is gone"
+        try:
+            fd = os.open(f"/proc/{guest.pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            raise Unavailable(gone) from None
+        # Asked afterwards: a guest that is alive now had its pid then, and nobody else's root was opened.
+        if not guest.is_alive():
+            os.close(fd)
+            raise Unavailable(gone)
+        return Tree(fd, "/", first_id(plan.range))
 
     async def start(self, plan: StartPlan, on_end: Callable[[str], None]) -> Guest:
         words = (HOSTNAME, str(plan.range), *_root_words(plan))

@@ -1,12 +1,13 @@
 """No containment: commands run on the machine as the user who runs the engine. For code that you trust, and never
 chosen by `auto`. What it gives is a process group of its own and a clean environment."""
 
+import os
 from collections.abc import Callable, Sequence
 
-from sandlot.contracts.runtime import Guest, StartPlan
+from sandlot.contracts.runtime import Guest, StartPlan, Tree
 from sandlot.contracts.storage import Volume
 from sandlot.host.runtimes.keeper import Keeper
-from sandlot.model import Capability, CapabilityNotSupported, Probe
+from sandlot.model import Capability, CapabilityNotSupported, Probe, Unavailable
 
 
 class NoRuntime:
@@ -21,6 +22,14 @@ class NoRuntime:
 
     def workspace(self, volume: Volume) -> str:
         return str(volume.path / "u" / "workspace")
+
+    def open_tree(self, plan: StartPlan, guest: Guest) -> Tree:
+        del guest  # the workspace is there with or without it
+        path = self.workspace(plan.volume)
+        try:
+            return Tree(os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), path, None)
+        except OSError as error:
+            raise Unavailable(f"the workspace cannot be opened: {error.strerror}") from error
 
     async def start(self, plan: StartPlan, on_end: Callable[[str], None]) -> Guest:
         workspace = plan.volume.path / "u" / "workspace"

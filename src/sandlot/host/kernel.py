@@ -1,0 +1,118 @@
+"""System calls that Python does not have: opening a path without leaving a directory, and acting as another user in one
+thread alone. Where the kernel is met by number, the numbers are here."""
+
+import ctypes
+import errno
+import os
+import platform
+import threading
+from dataclasses import dataclass
+from functools import lru_cache
+
+NO_XDEV = 0x01  # stay on this filesystem: /proc and /dev of a session are others
+NO_MAGICLINKS = 0x02
+NO_SYMLINKS = 0x04
+BENEATH = 0x08  # what leads out is an error
+IN_ROOT = 0x10  # what leads out leads to the top instead, as in a chroot
+
+_OPENAT2 = 437
+_SETGROUPS = {"x86_64": 116, "aarch64": 159}
+_RENAME_NOREPLACE = 1
+_CAPABILITY_VERSION = 0x20080522
+_EAGAIN_ATTEMPTS = 128  # the kernel asks to look again when someone renames meanwhile
+
+_CHOWN, _DAC_OVERRIDE, _DAC_READ_SEARCH, _FOWNER, _FSETID, _SETGID, _SETUID = 0, 1, 2, 3, 4, 6, 7
+_SWITCH = 1 << _SETGID | 1 << _SETUID
+_ROOT_POWERS = 1 << _CHOWN | 1 << _DAC_OVERRIDE | 1 << _DAC_READ_SEARCH | 1 << _FOWNER | 1 << _FSETID
+
+
+class _OpenHow(ctypes.Structure):
+    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+
+
+class _CapabilityHeader(ctypes.Structure):
+    _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
+
+
+class _CapabilityData(ctypes.Structure):
+    _fields_ = (("effective", ctypes.c_uint32), ("permitted", ctypes.c_uint32), ("inheritable", ctypes.c_uint32))
+
+
+@lru_cache(maxsize=1)
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def open_inside(directory: int, path: str, flags: int, resolve: int) -> int:
+    """openat2. Raises OSError; EXDEV when the path leads out."""
+    raw = os.fsencode(path)
+    how = _OpenHow(flags | os.O_CLOEXEC, 0, resolve)
+    number = errno.EAGAIN
+    for _attempt in range(_EAGAIN_ATTEMPTS):
+        fd = _libc().syscall(_OPENAT2, directory, raw, ctypes.byref(how), ctypes.sizeof(how))
+        if fd >= 0:
+            return fd
+        number = ctypes.get_errno()
+        if number not in (errno.EAGAIN, errno.EINTR):
+            break
+    raise OSError(number, os.strerror(number), path)
+
+
+def rename_without_replacing(from_fd: int, name: str, to_fd: int, new_name: str) -> None:
+    """Raises OSError; EEXIST when something is there."""
+    if _libc().renameat2(from_fd, os.fsencode(name), to_fd, os.fsencode(new_name), _RENAME_NOREPLACE) < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), new_name)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a thread is to the filesystem, in the host's numbers. `powerful`: root of a session, whom permission bits do
+    not stop."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...] = ()
+    powerful: bool = False
+
+
+class Threads(threading.local):
+    """Who each thread is. A thread that acts for sessions never does anything else: whoever it was last, it stays."""
+
+    current: Identity | None = None
+
+
+_threads = Threads()
+
+
+def act_as(identity: Identity | None) -> None:
+    """Make the calling thread, and no other, this user. None: whoever the engine is. Raises OSError, and then the
+    thread may be anyone."""
+    if _threads.current == identity:
+        return
+    if identity is None:
+        raise PermissionError(errno.EPERM, "a thread that acted for a session does not become the engine again")
+    libc = _libc()
+    groups = (ctypes.c_uint32 * len(identity.groups))(*identity.groups)
+    # Not the library's setgroups: that one speaks for all threads.
+    if libc.syscall(_SETGROUPS[platform.machine()], len(groups), groups) < 0:
+        raise OSError(ctypes.get_errno(), "setgroups")
+    libc.setfsgid(identity.gid)
+    libc.setfsuid(identity.uid)
+    _set_effective(_SWITCH | (_ROOT_POWERS if identity.powerful else 0))
+    # These two tell the one before and never fail; a number that nobody has asks who we are now.
+    if libc.setfsuid(-1) != identity.uid or libc.setfsgid(-1) != identity.gid:
+        raise PermissionError(errno.EPERM, f"the engine cannot act as user {identity.uid}")
+    _threads.current = identity
+
+
+def _set_effective(mask: int) -> None:
+    header = _CapabilityHeader(_CAPABILITY_VERSION, 0)
+    data = (_CapabilityData * 2)()
+    libc = _libc()
+    if libc.capget(ctypes.byref(header), data) < 0:
+        raise OSError(ctypes.get_errno(), "capget")
+    data[0].effective = mask & data[0].permitted
+    data[1].effective = 0
+    if libc.capset(ctypes.byref(header), data) < 0:
+        raise OSError(ctypes.get_errno(), "capset")
