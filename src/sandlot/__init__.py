@@ -1,4 +1,88 @@
-"""Private computers for agents: started in milliseconds, kept over every turn, and walled in."""
+"""Private computers for agents. Start at `Sandbox`, or at `AsyncSandbox` in a program with an event loop."""
+
+from sandlot.model import (
+    CallNotFound,
+    CallRecord,
+    CallState,
+    CapabilityNotSupported,
+    Conflict,
+    DataDirectoryHeld,
+    DeadlineExceeded,
+    FileConflict,
+    FileInfo,
+    FileKind,
+    FileNotFound,
+    InvalidArgument,
+    InvalidState,
+    LimitReached,
+    MaxSessionsReached,
+    NetworkMode,
+    NetworkPolicy,
+    NotFound,
+    PermissionDenied,
+    SandlotError,
+    SessionDestroying,
+    SessionExists,
+    SessionFailed,
+    SessionInfo,
+    SessionNotFound,
+    SessionPaused,
+    SessionState,
+    Stream,
+    TemplateNotFound,
+    Unavailable,
+)
+from sandlot.sdk.client import Client
+from sandlot.sdk.commands import AsyncCommand, AsyncCommands
+from sandlot.sdk.files import AsyncFiles
+from sandlot.sdk.results import CommandFailed, CommandOutput, CommandResult
+from sandlot.sdk.sandbox import AsyncSandbox
+from sandlot.sdk.sync import Command, Commands, Files, Sandbox
 
 __version__ = "0.1.0"
-__all__ = ["__version__"]
+
+__all__ = [
+    "AsyncCommand",
+    "AsyncCommands",
+    "AsyncFiles",
+    "AsyncSandbox",
+    "CallNotFound",
+    "CallRecord",
+    "CallState",
+    "CapabilityNotSupported",
+    "Client",
+    "Command",
+    "CommandFailed",
+    "CommandOutput",
+    "CommandResult",
+    "Commands",
+    "Conflict",
+    "DataDirectoryHeld",
+    "DeadlineExceeded",
+    "FileConflict",
+    "FileInfo",
+    "FileKind",
+    "FileNotFound",
+    "Files",
+    "InvalidArgument",
+    "InvalidState",
+    "LimitReached",
+    "MaxSessionsReached",
+    "NetworkMode",
+    "NetworkPolicy",
+    "NotFound",
+    "PermissionDenied",
+    "Sandbox",
+    "SandlotError",
+    "SessionDestroying",
+    "SessionExists",
+    "SessionFailed",
+    "SessionInfo",
+    "SessionNotFound",
+    "SessionPaused",
+    "SessionState",
+    "Stream",
+    "TemplateNotFound",
+    "Unavailable",
+    "__version__",
+]

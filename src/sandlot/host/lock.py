@@ -37,6 +37,12 @@ class DataDirectoryLock:
             os.close(self._fd)
             self._fd = -1
 
+    def forget(self) -> None:
+        """In a forked child: the lock is its parent's, and must not outlive it here."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
 
 def _held(data: Path, holder: bytes) -> DataDirectoryHeld:
     pid, command = 0, "unknown"

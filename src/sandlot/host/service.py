@@ -1,6 +1,8 @@
 """The engine on one machine. The only file that sees all of it."""
 
 import asyncio
+import os
+import weakref
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -41,6 +43,7 @@ from sandlot.model import (
 )
 
 _CLOSE_PATIENCE_S = 5.0
+_running: "weakref.WeakSet[SandboxHostService]" = weakref.WeakSet()
 
 
 class SandboxHostService:
@@ -77,6 +80,7 @@ class SandboxHostService:
                 f"the data directory {data} cannot be used: {error.strerror}", next_step="give another with --data-dir"
             ) from error
         self._lock.acquire()
+        _running.add(self)
         try:
             await self._journal.open()
             await self._parts.keeper.open()
@@ -87,6 +91,7 @@ class SandboxHostService:
             await self._parts.keeper.close()
             await self._journal.close()
             self._lock.release()
+            _running.discard(self)
             raise
 
     async def close(self) -> None:
@@ -98,6 +103,12 @@ class SandboxHostService:
         await self._parts.keeper.close()
         await self._journal.close()
         self._lock.release()
+        _running.discard(self)
+
+    def forget(self) -> None:
+        """In a forked child: hold nothing of the parent's, or its death would go unnoticed."""
+        self._lock.forget()
+        self._parts.keeper.forget()
 
     async def probes(self) -> tuple[list[Probe], list[Probe]]:
         """What each storage and each runtime says about this machine."""
@@ -209,3 +220,12 @@ class SandboxHostService:
     def _place(self, session_id: str, user: str | None) -> Place:
         session = self._lifecycle.find(session_id)
         return session.open_files(self._parts.runtimes[session.row.runtime], user)
+
+
+def _after_fork() -> None:
+    for service in tuple(_running):
+        service.forget()
+    _running.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,14 +1,16 @@
 """One rule for names, checked before any path, command or query is built from one."""
 
-import random
+import itertools
+import os
 import re
-import secrets
 from collections.abc import Mapping
 
 from sandlot.model import limits
 from sandlot.model.errors import InvalidArgument
 
 _ID = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,127}", re.ASCII)
+_CALLS_OF = os.urandom(6).hex()  # of this process
+_calls = itertools.count(1)
 _ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # no letters that are read as digits
 
 
@@ -29,7 +31,7 @@ def check_session_id(value: str) -> str:
 
 def _random(prefix: str, characters: int) -> str:
     # 32 letters: every byte gives one, without bias.
-    return prefix + "".join(_ALPHABET[byte & 31] for byte in secrets.token_bytes(characters))
+    return prefix + "".join(_ALPHABET[byte & 31] for byte in os.urandom(characters))
 
 
 def new_session_id() -> str:
@@ -38,8 +40,8 @@ def new_session_id() -> str:
 
 
 def new_call_id() -> str:
-    """Told apart from others of its session, not kept from anyone: no need to ask the kernel."""
-    return f"c-{random.getrandbits(60):015x}"
+    """Told apart from every other, of other processes too; not kept from anyone."""
+    return f"c-{_CALLS_OF}{next(_calls):x}"
 
 
 def check_labels(labels: Mapping[str, str]) -> None:

@@ -1,0 +1,35 @@
+"""What is loaded by name, and only when asked for: a client needs no engine, and an engine no library of a vendor."""
+
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+from sandlot.model import InvalidArgument, Unavailable
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    axis: str
+    name: str
+    path: str  # module:attribute
+    needs: str  # what to do when it cannot be imported
+
+
+ROWS = (
+    Row("sdk", "portal", "sandlot.sdk.portal:portal", "report it"),
+    Row("sdk", "engines", "sandlot.sdk.engines:engines", "report it"),
+    Row("host", "embedded", "sandlot.wiring.embedded:build", "the engine needs Linux; elsewhere use a server"),
+)
+
+
+def load(axis: str, name: str) -> Any:
+    """The thing itself. Raises InvalidArgument for a name that nobody knows, Unavailable when it cannot be imported."""
+    for row in ROWS:
+        if (row.axis, row.name) == (axis, name):
+            module, _, attribute = row.path.partition(":")
+            try:
+                return getattr(importlib.import_module(module), attribute)
+            except (ImportError, AttributeError) as error:
+                raise Unavailable(f"{axis} {name!r} cannot be loaded: {error}", next_step=row.needs) from error
+    known = ", ".join(row.name for row in ROWS if row.axis == axis)
+    raise InvalidArgument(f"there is no {axis} {name!r}", next_step=f"use one of: {known}")
