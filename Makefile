@@ -18,7 +18,7 @@ SAY := printf '%-10s%s\n'
 .DELETE_ON_ERROR:
 .SUFFIXES:
 .SHELLFLAGS := -euc
-.PHONY: help setup guest demo test check bench fuzz sanitize wheel clean debian
+.PHONY: help setup guest demo test check gen pictures bench fuzz sanitize wheel clean debian
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -40,6 +40,15 @@ check: setup ## lint, format, types, and the rules of the house
 	@$(BIN)/ruff format --check
 	@$(BIN)/basedpyright
 	@$(BIN)/python -m pytest -q tests/tidy
+
+gen: setup ## write what is generated: the sync SDK and the reference
+	@$(BIN)/python tools/gen_sync.py
+	@$(BIN)/python tools/gen_reference.py
+
+pictures: setup ## draw the pictures of the README again, from the last bench and a new demo (root)
+	@cp build/bench/results.json docs/pictures/bench.json
+	@$(BIN)/python -m tests.performance.picture docs/pictures/bench.json docs/pictures/bench.svg
+	@$(BIN)/python tools/record_demo.py
 
 bench: setup ## measure what the documents promise
 	@$(BIN)/python -m tests.performance.bench

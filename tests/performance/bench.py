@@ -16,13 +16,16 @@ from tests.performance.commands import measure_command, measure_parallel, measur
 from tests.performance.density import measure_density
 from tests.performance.engine import Bench
 from tests.performance.peers import measure_peers
+from tests.performance.picture import draw_file
 from tests.performance.report import Report
+from tests.performance.sdk import measure_sdk
 from tests.performance.sessions import measure_burst, measure_create, measure_rate
 
 FOLDER = Path(__file__).parents[2] / "build" / "bench"
 PEERS = "peers"
 SECTIONS: Mapping[str, Callable[[Bench], Awaitable[None]]] = {
     "command": measure_command,
+    "sdk": measure_sdk,
     "create": measure_create,
     "parallel": measure_parallel,
     "throughput": measure_throughput,
@@ -56,7 +59,11 @@ def main() -> int:
         report.say("interrupted; what was measured so far:")
     finally:
         program.unlink(missing_ok=True)
-    report.finish(FOLDER / "results.json")
+    results = FOLDER / "results.json"
+    picture = results.with_suffix(".svg")
+    report.finish(results)
+    draw_file(results, picture)
+    report.say(f"drawn to {picture}")
     return 130 if interrupted else 1 if report.failures else 0
 
 

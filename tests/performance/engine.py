@@ -63,6 +63,12 @@ class Bench:
             finally:
                 await self.destroy_all(host)
 
+    def share_template(self, data: Path) -> None:
+        """Another data directory starts with the same template."""
+        data.mkdir(mode=0o700, exist_ok=True)
+        if not (data / "templates").exists():
+            (data / "templates").symlink_to(self.data / "templates")
+
     async def destroy_all(self, host: SandboxHostService) -> None:
         for _page in range(_PAGES_MAX):
             page = (await host.list(SessionFilter(limit=limits.LIST_PAGE_MAX))).sessions

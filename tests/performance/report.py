@@ -81,7 +81,7 @@ def machine() -> dict[str, str | int]:
     models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     memory = Path("/proc/meminfo").read_text().split()[1]
     return {
-        "kernel": platform.release(),
+        "kernel": platform.release().partition("-")[0],
         "processor": models[0].partition(":")[2].strip() if models else platform.machine(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_mib": int(memory) // 1024,

@@ -20,6 +20,29 @@ class Settings:
     keeper: Path  # the guest program
 
 
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One thing that can be set, as it is documented."""
+
+    name: str
+    meaning: str
+    default: str
+
+
+VARIABLES = (
+    Variable(
+        "SANDLOT_DATA_DIR",
+        "Where sessions, templates and the journal are kept. One engine at a time holds it.",
+        f"`{_ROOT_DATA}` for root, else `~/.local/share/sandlot`",
+    ),
+    Variable("SANDLOT_STORAGE", "How files of new sessions are kept, when a request does not say.", f"`{AUTO}`"),
+    Variable("SANDLOT_RUNTIME", "How new sessions are contained, when a request does not say.", f"`{AUTO}`"),
+    Variable("SANDLOT_SESSIONS_MAX", "How many sessions an engine holds at once.", f"{limits.SESSIONS_MAX}"),
+    Variable("SANDLOT_WARM_POOL", "How many guests wait for a session, started. The command line keeps none.", "0"),
+    Variable("SANDLOT_KEEPER", "The guest program, where it is not the one of the package.", "in the package"),
+)
+
+
 def load(environment: Mapping[str, str] | None = None) -> Settings:
     """Read and check everything. Raises InvalidArgument that names every wrong variable."""
     env = os.environ if environment is None else environment
