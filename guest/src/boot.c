@@ -5,6 +5,7 @@
 #include <grp.h>
 #include <linux/capability.h>
 #include <net/if.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -158,6 +159,8 @@ _Noreturn void boot_confined(const struct boot_plan *plan) {
     boot_socket = keep[0];
     wait_for_keeper();
     need(setgroups(0, NULL) == 0 && setresgid(0, 0, 0) == 0 && setresuid(0, 0, 0) == 0, "become root inside");
+    /* Here rather than at birth: the namespace begins at the cgroup that we are in now. */
+    need(unshare(CLONE_NEWCGROUP) == 0, "cgroup namespace");
     setsid();
     need(sethostname(plan->hostname, strlen(plan->hostname)) == 0, "hostname");
     build_root(plan, keep[1], keep[2]);

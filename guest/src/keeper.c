@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <linux/capability.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -319,14 +320,24 @@ static void yes(const struct ask *ask) {
     reply_send(ask->from, &reply);
 }
 
-/* clone3 without a stack: the child goes on in a copy of this process. */
-static pid_t fork_guest(uint64_t flags, int *pidfd) {
+/* clone3 without a stack: the child goes on in a copy of this process. `group`: a cgroup to be born in, or -1. */
+static pid_t fork_guest(uint64_t flags, int group, int *pidfd) {
     struct clone_args arguments = {
-        .flags = flags | CLONE_PIDFD,
+        .flags = flags | CLONE_PIDFD | (group >= 0 ? CLONE_INTO_CGROUP : 0),
         .pidfd = (uint64_t)(uintptr_t)pidfd,
         .exit_signal = SIGCHLD,
+        .cgroup = group >= 0 ? (uint64_t)group : 0,
     };
     return sys_clone3(&arguments);
+}
+
+/* Without root's user id the kernel asks the cgroup's file whether we may put a process there. */
+static int override_files(void) {
+    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+    struct __user_cap_data_struct capabilities[2];
+    if (syscall(SYS_capget, &header, capabilities) < 0) return -1;
+    capabilities[0].effective |= 1u << CAP_DAC_OVERRIDE;
+    return (int)syscall(SYS_capset, &header, capabilities);
 }
 
 static int make_channel(int *ends) {
@@ -375,7 +386,9 @@ static void start_confined(const struct ask *ask, struct root_plan *plan, const 
     /* The owner of a user namespace pays for what is used in it (inotify, signals, queues): not the host's root. */
     uid_t owner = range_first_id(plan->range);
     if (setresgid((gid_t)-1, owner, (gid_t)-1) < 0 || setresuid((uid_t)-1, owner, (uid_t)-1) < 0) abort();
-    pid_t pid = fork_guest((uint64_t)NAMESPACES | CLONE_NEWCGROUP, &pidfd);
+    int group = ask->fd_count > 0 ? ask->fds[0] : -1;
+    if (group >= 0 && override_files() < 0) abort();
+    pid_t pid = fork_guest((uint64_t)NAMESPACES, group, &pidfd);
     if (pid == 0) {
         struct boot_plan boot = {.socket = ends[1], .root = root, .devices = tree, .hostname = hostname};
         boot_confined(&boot);
@@ -401,7 +414,7 @@ static void start_confined(const struct ask *ask, struct root_plan *plan, const 
 static void start_plain(const struct ask *ask, const char *directory) {
     int ends[2], pidfd = -1;
     if (make_channel(ends) < 0) return no(ask, errno, "socketpair");
-    pid_t pid = fork_guest(0, &pidfd);
+    pid_t pid = fork_guest(0, ask->fd_count > 0 ? ask->fds[0] : -1, &pidfd);
     if (pid == 0) {
         struct boot_plan boot = {.socket = ends[1], .root = -1, .devices = -1, .directory = directory};
         boot_plain(&boot);
@@ -422,7 +435,8 @@ static bool read_range(const char *text, int *range) {
     return *text && *end == 0 && value >= 0 && value < RANGES_MAX;
 }
 
-/* name, runtime, then for namespaces: hostname, range, template, volume, older layers; for none: directory. */
+/* name, runtime, then for namespaces: hostname, range, template, volume, older layers; for none: directory. With it may
+ * come a descriptor: the cgroup that the guest is born in. */
 static void on_start(struct ask *ask) {
     if (ask->count < 3 || *ask->strings[0] == 0 || strlen(ask->strings[0]) >= NAME_MAX_BYTES)
         return no(ask, EINVAL, "malformed start");

@@ -15,10 +15,12 @@ from enum import IntEnum
 from pathlib import Path
 
 from sandlot.host.runtimes import frames
+from sandlot.host.runtimes.groups import Group, Groups
 from sandlot.host.runtimes.link import GuestLink
 from sandlot.model import CapabilityNotSupported, DeadlineExceeded, Unavailable, limits
 
-VERSION = 1
+VERSION = 2
+_BORN_IN_GROUP_SINCE = 2
 _HEADER = struct.Struct("<IiQ")
 _REPLY_BYTES_MAX = 4096
 _START_ATTEMPTS = 4
@@ -79,7 +81,9 @@ class Keeper:
         self._connecting = asyncio.Lock()
         self._restart: asyncio.Task[None] | None = None
         self._closed = False
+        self._version = 0
         self.pid = 0
+        self.groups = Groups(data)
 
     # ---- verbs -------------------------------------------------------------------------------------------------
 
@@ -88,6 +92,8 @@ class Keeper:
         await self._connect()
         for reply in await self._ask(Ask.LIST, many=True):
             self._found[reply.words[0]] = reply
+        self.groups.open()
+        self.groups.sweep(self._found)
 
     def names(self) -> tuple[str, ...]:
         return (*self._guests, *self._found)
@@ -95,17 +101,35 @@ class Keeper:
     async def start(
         self, runtime: str, name: str, words: Sequence[str], guest_range: int, on_end: Callable[[str], None]
     ) -> GuestLink:
+        group = self.groups.make(name)
+        try:
+            reply = await self._start(name, runtime, *words, fds=() if group is None else (group,))
+        finally:
+            if group is not None:
+                os.close(group)
+        pid = int(reply.words[0])
+        link = self._hold(name, runtime, guest_range, pid, reply.fds, on_end)
+        born_there = group is not None and self._version >= _BORN_IN_GROUP_SINCE
+        self.groups.settle(name, pid, born_there=born_there)
+        return link
+
+    async def _start(self, *words: str, fds: Sequence[int]) -> _Reply:
         for attempt in range(_START_ATTEMPTS):
             try:
-                (reply,) = await self._ask(Ask.START, name, runtime, *words)
-                break
+                (reply,) = await self._ask(Ask.START, *words, fds=fds)
+                return reply
             except KeeperLost:
                 # What it had begun ends by itself: nobody holds the other end of its line.
                 if attempt + 1 == _START_ATTEMPTS:
                     raise
-        else:
-            raise AssertionError("unreachable")
-        return self._hold(name, runtime, guest_range, int(reply.words[0]), reply.fds, on_end)
+        raise AssertionError("unreachable")
+
+    def group(self, name: str) -> Group:
+        """All processes of a guest. Raises Unavailable when it is gone, CapabilityNotSupported without groups."""
+        held = self._guests.get(name)
+        if held is None:
+            raise Unavailable("the guest of the session is gone")
+        return self.groups.find(name, held.link.pid)
 
     def take(self, name: str, on_end: Callable[[str], None]) -> GuestLink | None:
         """A guest that an earlier engine left with the keeper."""
@@ -139,6 +163,7 @@ class Keeper:
                 held.link.close()
             for fd in (*own, *(stale.fds if stale else ())):
                 os.close(fd)
+        self.groups.remove(name)
 
     async def _end_alone(self, line: int, pidfd: int, *, confined: bool) -> None:
         ended: asyncio.Future[None] = self._loop.create_future()
@@ -176,6 +201,7 @@ class Keeper:
         self._found.clear()
         self._disconnect()
         self._reap()
+        self.groups.close()
 
     def forget(self) -> None:
         """In a forked child: close every line, without a word. They are its parent's."""
@@ -226,7 +252,7 @@ class Keeper:
                 f"the keeper speaks version {hello.words[0]}, this engine knows up to {VERSION}",
                 next_step="start the newer engine that it belongs to",
             )
-        self.pid = int(hello.words[1])
+        self._version, self.pid = int(hello.words[0]), int(hello.words[1])
         for name, held in self._guests.items():
             words = (name, held.runtime, str(held.range), str(held.link.pid))
             await self._exchange(Ask.ADOPT, *words, fds=held.link.descriptors())
