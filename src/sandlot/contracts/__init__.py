@@ -1,7 +1,8 @@
 """The verbs: protocols only. What implements them is proven by the conformance suites."""
 
-from sandlot.contracts.host import Calls, CallStream, Files, FileStream, Host, Sessions
+from sandlot.contracts.host import Calls, CallStream, Files, FileStream, Host, Sessions, Snapshots
 from sandlot.contracts.runtime import (
+    Group,
     Guest,
     GuestProcess,
     KnownProcess,
@@ -12,24 +13,29 @@ from sandlot.contracts.runtime import (
     StartPlan,
     Tree,
 )
-from sandlot.contracts.storage import Storage, Volume
+from sandlot.contracts.storage import Points, Storage, Taken, Volume, Volumes
 
 __all__ = [
     "CallStream",
     "Calls",
     "FileStream",
     "Files",
+    "Group",
     "Guest",
     "GuestProcess",
     "Host",
     "KnownProcess",
+    "Points",
     "ProcessEnd",
     "ProcessSink",
     "Runtime",
     "Sessions",
+    "Snapshots",
     "SpawnPlan",
     "StartPlan",
     "Storage",
+    "Taken",
     "Tree",
     "Volume",
+    "Volumes",
 ]

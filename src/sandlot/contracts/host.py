@@ -18,10 +18,16 @@ from sandlot.model import (
     FileRename,
     FileStat,
     FileWrite,
+    ForkRequest,
+    RollbackRequest,
     SessionFilter,
     SessionInfo,
     SessionPage,
     SessionSpec,
+    Snapshot,
+    SnapshotRequest,
+    Turn,
+    TurnRequest,
 )
 
 
@@ -153,7 +159,44 @@ class Files(Protocol):
     async def remove_file(self, request: FileRemove) -> None: ...
 
 
-class Host(Sessions, Calls, Files, Protocol):
+class Snapshots(Protocol):
+    """The history of a session's files.
+
+    Every verb raises InvalidArgument, SessionNotFound, SnapshotsNotAvailable where storage or runtime has none,
+    InvalidState and the other conflicts of states, RollbackInProgress, and Unavailable; then nothing has changed.
+    """
+
+    async def create_snapshot(self, request: SnapshotRequest) -> Snapshot:
+        """Durable when it returns. Raises Conflict when the name is taken, ToolsInFlight when writes do not end."""
+        ...
+
+    async def list_snapshots(self, session_id: str) -> Sequence[Snapshot]:
+        """Oldest first."""
+        ...
+
+    async def delete_snapshot(self, session_id: str, name: str) -> None:
+        """Raises SnapshotNotFound."""
+        ...
+
+    async def turn_complete(self, request: TurnRequest) -> Turn:
+        """Close a turn: a snapshot and its record. Where there are no snapshots the turn is recorded without one."""
+        ...
+
+    async def turns(self, session_id: str) -> Sequence[Turn]:
+        """Oldest first."""
+        ...
+
+    async def rollback(self, request: RollbackRequest) -> SessionInfo:
+        """Put the session's files back, in place, and end what runs in it. Raises SnapshotNotFound, ToolsInFlight while
+        someone waits for a call."""
+        ...
+
+    async def fork(self, request: ForkRequest) -> Sequence[SessionInfo]:
+        """New sessions, all or none. Raises SnapshotNotFound, MaxSessionsReached, LimitReached."""
+        ...
+
+
+class Host(Sessions, Calls, Files, Snapshots, Protocol):
     async def capabilities(self) -> frozenset[Capability]:
         """What a session made with defaults can do here."""
         ...

@@ -141,6 +141,24 @@ class Guest(Protocol):
         ...
 
 
+class Group(Protocol):
+    """All processes of a session, its guest among them."""
+
+    def is_alone(self) -> bool:
+        """Whether nothing lives but the guest. Raises Unavailable."""
+        ...
+
+    async def pause(self) -> None:
+        """Nothing moves when this returns. Raises DeadlineExceeded, Unavailable."""
+        ...
+
+    async def resume(self) -> None: ...
+
+    async def clear(self) -> None:
+        """End everything but the guest. Raises DeadlineExceeded, Unavailable."""
+        ...
+
+
 class Runtime(Protocol):
     name: str
     capabilities: frozenset[Capability]
@@ -168,6 +186,10 @@ class Runtime(Protocol):
 
     async def names(self) -> Sequence[str]:
         """The names of all guests that are alive, known to the journal or not."""
+        ...
+
+    def group(self, name: str) -> Group:
+        """Raises Unavailable when the guest is gone, CapabilityNotSupported where processes cannot be frozen."""
         ...
 
     async def swap(self, plan: StartPlan) -> None:

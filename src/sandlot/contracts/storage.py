@@ -1,6 +1,6 @@
 """How a session's files are kept."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -17,37 +17,75 @@ class Volume:
     name: str
     path: Path
     layers: tuple[Path, ...] = ()  # older uppers below `path`, newest first
+    state: str = ""  # what the storage needs to open it again; the journal keeps it
 
 
-class Storage(Protocol):
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A snapshot, as storage made it."""
+
+    point: str  # what the storage needs to find it again; the journal keeps it
+    volume: Volume  # where the session goes on; a guest that stands elsewhere must be swapped onto it
+
+
+class Volumes(Protocol):
+    """States and points are the storage's own; whoever keeps them tells with `release` when they are needed no more."""
+
+    async def create(self, name: str, point: str = "") -> Volume:
+        """A volume that is empty, or begins at a point. Called once per name, before its guest starts.
+
+        Raises Conflict, Unavailable.
+        """
+        ...
+
+    async def open(self, name: str, state: str) -> Volume:
+        """A volume that was created before. Raises NotFound."""
+        ...
+
+    async def usage(self, text: str, without: str = "") -> int:
+        """Bytes on disk that a state or a point needs, and the other one does not. Raises NotFound."""
+        ...
+
+    async def release(self, *needless: str) -> None:
+        """States and points that nobody needs any more; what is left of them comes back with `sweep`."""
+        ...
+
+    async def settle(self, points: Iterable[str]) -> None:
+        """After a start, when every volume was opened: remove what neither they nor these points need."""
+        ...
+
+    async def sweep(self) -> None:
+        """Free the space of what was released, by an earlier process too."""
+        ...
+
+
+class Points(Protocol):
+    """Called only where the capability SNAPSHOTS is declared."""
+
+    async def snapshot(self, volume: Volume, *, alone: bool) -> Taken:
+        """`alone`: nothing can write to the volume. Else its processes are frozen meanwhile.
+
+        Raises LimitReached, Unavailable.
+        """
+        ...
+
+    async def restore(self, volume: Volume, point: str) -> Volume:
+        """The same volume, as it was at a point. The state before stays until it is released. Raises NotFound."""
+        ...
+
+    def look(self, text: str) -> tuple[Path, ...]:
+        """What lies over the template at a state or a point, newest first."""
+        ...
+
+    async def sync(self) -> None:
+        """Everything that was written is on disk when this returns. Raises Unavailable."""
+        ...
+
+
+class Storage(Volumes, Points, Protocol):
     name: str
     capabilities: frozenset[Capability]
 
     async def probe(self) -> Probe:
         """Whether it works here, found out by trying."""
-        ...
-
-    async def create(self, name: str) -> Volume:
-        """An empty volume. Called once per name, before its guest starts. Raises Conflict, Unavailable."""
-        ...
-
-    async def open(self, name: str) -> Volume:
-        """A volume that was created before. Raises NotFound."""
-        ...
-
-    async def destroy(self, name: str) -> None:
-        """Remove a volume; one that is not there is fine. When this returns the name is free; the space comes back
-        with `sweep`."""
-        ...
-
-    async def sweep(self) -> None:
-        """Free the space of destroyed volumes, those of an earlier process too."""
-        ...
-
-    async def usage(self, name: str) -> int:
-        """Bytes on disk. Raises NotFound."""
-        ...
-
-    async def list(self) -> Sequence[str]:
-        """The names of all volumes, known to the journal or not."""
         ...

@@ -102,6 +102,7 @@ class LiveCall:
         self.result: CallResult | None = None
         self.lost: str | None = None
         self.refused: InvalidArgument | None = None
+        self.is_attended = False  # someone waits for it
         self._record_start = record_start
         self._record = record
         self._wedged = wedged

@@ -77,6 +77,12 @@ class Choices:
         )
 
 
+def session_capabilities(runtime: Runtime, storage: Storage) -> frozenset[Capability]:
+    """What a session on both can do. A root that cannot be swapped cannot go back to a snapshot either."""
+    both = runtime.capabilities | storage.capabilities
+    return both if Capability.OWN_ROOT in runtime.capabilities else both - {Capability.SNAPSHOTS}
+
+
 def check_wishes(spec: SessionSpec, have: frozenset[Capability]) -> None:
     """Refuse what cannot be enforced. Raises CapabilityNotSupported."""
     wishes = [_LIMITS[name] for name in spec.resources.asked()]

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from sandlot.host.schema import VERSION, statements
 from sandlot.model import (
     CallRecord,
     CallResult,
@@ -26,43 +27,8 @@ from sandlot.model import (
     limits,
 )
 
-VERSION = 1
 _RETRY_S = 2.0
 _GATHER_S = 0.01
-_SCHEMA = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE sessions (
-    session_id TEXT PRIMARY KEY,
-    serial INTEGER NOT NULL,
-    state TEXT NOT NULL,
-    reason TEXT NOT NULL,
-    volume TEXT NOT NULL,
-    id_range INTEGER NOT NULL,
-    storage TEXT NOT NULL,
-    runtime TEXT NOT NULL,
-    template TEXT NOT NULL,
-    template_path TEXT NOT NULL,
-    created REAL NOT NULL,
-    expires REAL NOT NULL,
-    request_id TEXT,
-    spec TEXT NOT NULL
-) WITHOUT ROWID;
--- One page more for those who use it: someone waits for each of these commits.
-CREATE UNIQUE INDEX sessions_by_request ON sessions (request_id) WHERE request_id IS NOT NULL;
-CREATE TABLE calls (
-    session_id TEXT NOT NULL,
-    process_id INTEGER NOT NULL,
-    call_id TEXT NOT NULL,
-    state TEXT NOT NULL,
-    started REAL NOT NULL,
-    argv TEXT NOT NULL,
-    result TEXT,
-    output BLOB,
-    has_file INTEGER NOT NULL DEFAULT 0,
-    PRIMARY KEY (session_id, process_id)
-) WITHOUT ROWID;
-CREATE UNIQUE INDEX calls_by_name ON calls (session_id, call_id);
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +47,11 @@ class SessionRow:
     expires: float
     request_id: str | None
     spec: str  # labels, envs and user, as JSON
+    volume_state: str = ""  # what the storage needs to open its volume
+    head: str | None = None  # the snapshot that its files grew from
+    origin: str | None = None  # SESSION/SNAPSHOT that it was forked from
+    last_turn: int = 0  # the last number that was given to a turn
+    changing: str = ""  # what was begun with its root and not finished
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +118,8 @@ class Journal:
         self._flush_now()  # or a late record would outlive its session
 
         def remove(db: sqlite3.Connection) -> None:
-            db.execute("DELETE FROM calls WHERE session_id = ?", (session_id,))
-            db.execute("DELETE FROM sessions WHERE session_id = ?", (session_id,))
+            for table in ("calls", "snapshots", "turns", "answers", "sessions"):
+                db.execute(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
 
         await self._do(remove)
 
@@ -240,6 +211,11 @@ class Journal:
 
     async def _do(self, work: _Work, *, full: bool = False) -> Any:
         return await self._begin(work, full=full)
+
+    async def transact(self, work: Callable[[sqlite3.Connection], Any], *, full: bool = False) -> Any:
+        """For what belongs to the journal and has a file of its own. `full`: it survives a power cut."""
+        self._flush_now()
+        return await self._do(work, full=full)
 
     def _begin(self, work: _Work, *, full: bool) -> asyncio.Future[Any]:
         if self._closed:
@@ -359,12 +335,7 @@ def _open(path: Path) -> sqlite3.Connection:
     db.execute("PRAGMA wal_autocheckpoint = 250")
     db.execute("BEGIN IMMEDIATE")
     known = db.execute("SELECT name FROM sqlite_master WHERE name = 'meta'").fetchone()
-    if known is None:
-        for statement in filter(str.strip, _SCHEMA.split(";")):
-            db.execute(statement)
-        db.execute("INSERT INTO meta VALUES ('version', ?)", (str(VERSION),))
-    found = db.execute("SELECT value FROM meta WHERE key = 'version'").fetchone()
-    db.execute("COMMIT")
+    found = db.execute("SELECT value FROM meta WHERE key = 'version'").fetchone() if known else ("0",)
     if found is None or not str(found[0]).isdigit():
         db.close()
         raise JournalError(f"{path} is not a journal of ours", next_step="give this engine another data directory")
@@ -375,6 +346,10 @@ def _open(path: Path) -> sqlite3.Connection:
             f"the journal is of version {version}, and this engine reads up to {VERSION}",
             next_step="use the newer release that wrote it",
         )
+    for statement in statements(version):
+        db.execute(statement)
+    db.execute("INSERT OR REPLACE INTO meta VALUES ('version', ?)", (str(VERSION),))
+    db.execute("COMMIT")
     return db
 
 

@@ -116,3 +116,13 @@ def _set_effective(mask: int) -> None:
     data[1].effective = 0
     if libc.capset(ctypes.byref(header), data) < 0:
         raise OSError(ctypes.get_errno(), "capset")
+
+
+def sync_filesystem(path: str | os.PathLike[str]) -> None:
+    """Blocking: all that was written to the filesystem of a path is on disk. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if _libc().syncfs(fd) < 0:
+            raise OSError(ctypes.get_errno(), "syncfs")
+    finally:
+        os.close(fd)

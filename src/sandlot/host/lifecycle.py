@@ -2,14 +2,18 @@
 
 import asyncio
 import time
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from sandlot.contracts.runtime import Runtime
 from sandlot.contracts.storage import Storage, Volume
+from sandlot.host import failpoints
 from sandlot.host.background import Background
-from sandlot.host.choices import Choices, check_wishes
+from sandlot.host.choices import Choices, check_wishes, session_capabilities
+from sandlot.host.history import History
 from sandlot.host.journal import SessionRow
 from sandlot.host.output import remove_other_outputs, remove_outputs
 from sandlot.host.parts import HostParts, HostSettings
@@ -51,6 +55,7 @@ class Lifecycle:
         self._parts = parts
         self._journal = parts.journal
         self._choices = choices
+        self._history = History(parts.journal)
         self._background = background
         self._outputs = outputs
         self._vessels = Vessels()
@@ -68,7 +73,7 @@ class Lifecycle:
         """Take over what an earlier engine left, then serve."""
         await self._take_over()
         self._background.spawn("expiry", self._expire())
-        self._sweep()
+        self.sweep()
         self._pool.refill()
 
     async def settle(self) -> None:
@@ -123,7 +128,7 @@ class Lifecycle:
     async def get(self, session_id: str) -> SessionInfo:
         session = self.find(session_id)
         try:
-            used = await self._storage(session).usage(session.row.volume)
+            used = await self._storage(session).usage(session.volume.state) if session.volume else None
         except NotFound:
             used = None
         return session.info(used)
@@ -187,20 +192,42 @@ class Lifecycle:
     async def _create(self, session_id: str, spec: SessionSpec) -> Session:
         runtime = await self._choices.runtime(spec.runtime)
         storage = await self._choices.storage(spec.storage)
-        check_wishes(spec, runtime.capabilities | storage.capabilities)
+        check_wishes(spec, session_capabilities(runtime, storage))
         template = await self._template(spec.template, runtime)
         vessel = self._pool.take(storage, runtime, template) or await self._vessels.begin(storage, runtime, template)
         has_users = Capability.USERS in runtime.capabilities
         wishes = Wishes(dict(spec.labels), dict(spec.envs), spec.user or (DEFAULT_USER if has_users else ""))
-        row = self._make_row(session_id, spec, wishes, vessel)
+        return await self._board(self._make_row(session_id, spec, wishes, vessel), wishes, vessel)
+
+    async def fork(
+        self, source: Session, origin: str, point: str, labels: Mapping[str, str], timeout_s: float
+    ) -> Session:
+        """A session that begins at a point of another one, and has everything else of it."""
+        row = source.row
+        session_id = new_session_id()
+        self._admit(session_id)
+        runtime, storage = self._parts.runtimes[row.runtime], self._parts.storages[row.storage]
+        template = Template(row.template, "", row.template_path)
+        vessel = await self._vessels.begin(storage, runtime, template, point)
+        wishes = source.wishes_with(labels)
+        spec = SessionSpec(template=row.template, timeout_s=timeout_s)
+        made = replace(self._make_row(session_id, spec, wishes, vessel), origin=origin)
+        return await self._board(made, wishes, vessel)
+
+    async def _board(self, row: SessionRow, wishes: Wishes, vessel: Vessel) -> Session:
+        """Make a session of a vessel, or nothing."""
+        session_id = row.session_id
+        failpoints.reach("create: volume made")
         # While the guest starts: the disk and the kernel need not wait for each other. A crash in between leaves a row
         # without a guest, which is a session that has failed, or a guest without a row, which is ended.
         recorded = self._journal.add_session(row)
         try:
-            session = self._wrap(row, wishes, runtime, vessel.volume)
+            session = self._wrap(row, wishes, vessel.runtime, vessel.volume)
             if vessel.guest is None:
                 await self._vessels.start(vessel)
+            failpoints.reach("create: guest started")
             await recorded
+            failpoints.reach("create: recorded")
             if vessel.lost:
                 raise Unavailable("the guest ended while its session was being made", session_id=session_id)
         except BaseException:  # undone, then raised again
@@ -239,6 +266,7 @@ class Lifecycle:
             expires=now + spec.timeout_s,
             request_id=spec.request_id,
             spec=wishes.to_text(),
+            volume_state=vessel.volume.state,
         )
 
     def _wrap(self, row: SessionRow, wishes: Wishes, runtime: Runtime, volume: Volume | None) -> Session:
@@ -255,8 +283,8 @@ class Lifecycle:
         return vessel
 
     async def _discard(self, vessel: Vessel) -> None:
-        await self._vessels.discard(vessel.runtime, vessel.storage, vessel.volume.name, vessel.id_range)
-        self._sweep()
+        await self._vessels.discard(vessel)
+        self.sweep()
 
     # ---- ending ------------------------------------------------------------------------------------------------
 
@@ -268,19 +296,23 @@ class Lifecycle:
         if row.state is not SessionState.DESTROYING:
             session.set_state(transition(row.session_id, row.state, SessionEvent.DESTROY))
             await self._journal.set_state(row.session_id, SessionState.DESTROYING)
+        failpoints.reach("destroy: marked")
         for live in tuple(session.live.values()):
             live.on_lost("the session was destroyed")
         session.live.clear()
         await self._parts.runtimes[row.runtime].stop(row.volume)
         session.guest = None
-        await self._storage(session).destroy(row.volume)
+        failpoints.reach("destroy: guest ended")
+        points = [snapshot.point for snapshot in await self._history.snapshots(row.session_id)]
+        await self._storage(session).release(*points, *([session.volume.state] if session.volume else []))
+        failpoints.reach("destroy: volume released")
         await asyncio.to_thread(remove_outputs, self._outputs / row.volume)
         await self._journal.remove_session(row.session_id)
         self._sessions.pop(row.session_id, None)
         self._vessels.free(row.id_range)
         if row.request_id:
             self._requests.pop(row.request_id, None)
-        self._sweep()
+        self.sweep()
 
     def _guest_ended(self, session: Session, reason: str) -> None:
         if session.row.state in (SessionState.DESTROYING, SessionState.FAILED):
@@ -319,7 +351,7 @@ class Lifecycle:
                 with suppress(SandlotError):
                     await self.destroy(session.row.session_id)
 
-    def _sweep(self) -> None:
+    def sweep(self) -> None:
         if not self._sweeping:
             self._sweeping = True
             self._background.spawn("sweep", self._sweep_storages())
@@ -340,28 +372,36 @@ class Lifecycle:
             self._last_serial = max(self._last_serial, row.serial)
             if row.request_id:
                 self._requests[row.request_id] = row.session_id
-        await self._remove_orphans({row.volume for row in rows})
+        await self._end_strangers({row.volume for row in rows})
         for row in rows:
-            await self._take_over_session(row)
+            volume = None
+            with suppress(NotFound):
+                volume = await self._parts.storages[row.storage].open(row.volume, row.volume_state)
+            wishes, runtime = Wishes.from_text(row.spec), self._parts.runtimes[row.runtime]
+            self._sessions[row.session_id] = self._wrap(row, wishes, runtime, volume)
+        await self._settle_storages()
+        for row in rows:
+            await self._take_over_session(self._sessions[row.session_id])
 
-    async def _remove_orphans(self, known: set[str]) -> None:
+    async def _end_strangers(self, known: set[str]) -> None:
         for runtime in self._parts.runtimes.values():
             for name in await runtime.names():
                 if name not in known:
                     await runtime.stop(name)
-        for storage in self._parts.storages.values():
-            for name in await storage.list():
-                if name not in known:
-                    await storage.destroy(name)
         await asyncio.to_thread(remove_other_outputs, self._outputs, known)
 
-    async def _take_over_session(self, row: SessionRow) -> None:
+    async def _settle_storages(self) -> None:
+        points: dict[str, list[str]] = {name: [] for name in self._parts.storages}
+        for snapshot in await self._history.snapshots():
+            if session := self._sessions.get(snapshot.session_id):
+                points[session.row.storage].append(snapshot.point)
+                session.snap_count += 1
+        for name, storage in self._parts.storages.items():
+            await storage.settle(points[name])
+
+    async def _take_over_session(self, session: Session) -> None:
+        row, volume = session.row, session.volume
         runtime = self._parts.runtimes[row.runtime]
-        volume = None
-        with suppress(NotFound):
-            volume = await self._parts.storages[row.storage].open(row.volume)
-        session = self._wrap(row, Wishes.from_text(row.spec), runtime, volume)
-        self._sessions[row.session_id] = session
         if row.state is SessionState.DESTROYING:
             await self._destroy(session)
             return
@@ -375,11 +415,21 @@ class Lifecycle:
             await self._fail_found(session, "its guest ended while no engine was there")
             return
         try:
+            await self._put_right(session, runtime)
             await session.resume_calls(guest)
         except SandlotError as error:
             with suppress(SandlotError):
                 await runtime.stop(row.volume)  # what cannot be understood must not run on unseen
             await self._fail_found(session, error.message)
+
+    async def _put_right(self, session: Session, runtime: Runtime) -> None:
+        """A change of its root that was begun and not recorded did not happen: the guest goes back to the root that the
+        journal knows. Nothing has run on another one, because calls waited for the record."""
+        if not session.row.changing:
+            return
+        await runtime.swap(session.start_plan())
+        await self._history.end(session.row.session_id)
+        session.row = replace(session.row, changing="")
 
     async def _fail_found(self, session: Session, reason: str) -> None:
         session.guest = None

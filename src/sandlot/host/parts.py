@@ -19,6 +19,7 @@ class HostSettings:
     runtime: str = AUTO
     sessions_max: int = limits.SESSIONS_MAX
     warm_pool: int = 0
+    turns_kept: int = limits.TURNS_KEPT
 
 
 @dataclass(frozen=True, slots=True)

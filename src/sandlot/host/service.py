@@ -4,13 +4,13 @@ import asyncio
 import os
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 
 from sandlot.contracts.host import CallStream, FileStream
 from sandlot.host.background import Background
 from sandlot.host.calls import LiveStream, RecordedStream
-from sandlot.host.choices import Choices
+from sandlot.host.choices import Choices, session_capabilities
 from sandlot.host.files import Place, SessionFiles
 from sandlot.host.journal import CallRow
 from sandlot.host.lifecycle import Lifecycle
@@ -18,6 +18,7 @@ from sandlot.host.lock import DataDirectoryLock
 from sandlot.host.output import OutputLog
 from sandlot.host.parts import HostParts, HostSettings
 from sandlot.host.session import Session
+from sandlot.host.turns import Turns
 from sandlot.model import (
     CallNotFound,
     CallRecord,
@@ -32,12 +33,18 @@ from sandlot.model import (
     FileRename,
     FileStat,
     FileWrite,
+    ForkRequest,
     Probe,
+    RollbackRequest,
     SandlotError,
     SessionFilter,
     SessionInfo,
     SessionPage,
     SessionSpec,
+    Snapshot,
+    SnapshotRequest,
+    Turn,
+    TurnRequest,
     Unavailable,
     limits,
 )
@@ -59,6 +66,7 @@ class SandboxHostService:
         self._outputs = settings.data / "outputs"
         self._files = SessionFiles()
         self._lifecycle = Lifecycle(settings, parts, self._choices, self._background, self._outputs)
+        self._turns = Turns(self._lifecycle, parts, settings.turns_kept)
 
     # ---- life --------------------------------------------------------------------------------------------------
 
@@ -121,8 +129,7 @@ class SandboxHostService:
     # ---- sessions ----------------------------------------------------------------------------------------------
 
     async def capabilities(self) -> frozenset[Capability]:
-        runtime, storage = await self._choices.runtime(), await self._choices.storage()
-        return runtime.capabilities | storage.capabilities
+        return session_capabilities(await self._choices.runtime(), await self._choices.storage())
 
     async def create(self, spec: SessionSpec) -> SessionInfo:
         return await self._lifecycle.create(spec)
@@ -145,10 +152,14 @@ class SandboxHostService:
         if known is not None:
             yield known
             return
+        if not session.gate.is_open:
+            await session.gate.wait()
         live = session.start_call(request)
+        live.is_attended = not request.detach
         try:
             yield LiveStream(live)
         finally:
+            live.is_attended = False
             if not request.detach and live.result is None and live.lost is None:
                 live.kill()
                 with suppress(SandlotError, TimeoutError):
@@ -198,7 +209,8 @@ class SandboxHostService:
             yield stream
 
     async def write_file(self, request: FileWrite, content: AsyncIterable[bytes]) -> FileInfo:
-        return await self._files.write(self._place(request.session_id, request.user), request, content)
+        async with self._writing(request.session_id):
+            return await self._files.write(self._place(request.session_id, request.user), request, content)
 
     @asynccontextmanager
     async def list_files(self, request: FileList) -> AsyncGenerator[AsyncIterator[Sequence[FileInfo]]]:
@@ -209,17 +221,47 @@ class SandboxHostService:
         return await self._files.stat(self._place(request.session_id, request.user), request)
 
     async def make_directory(self, request: DirectoryMake) -> bool:
-        return await self._files.make_directory(self._place(request.session_id, request.user), request)
+        async with self._writing(request.session_id):
+            return await self._files.make_directory(self._place(request.session_id, request.user), request)
 
     async def rename_file(self, request: FileRename) -> FileInfo:
-        return await self._files.rename(self._place(request.session_id, request.user), request)
+        async with self._writing(request.session_id):
+            return await self._files.rename(self._place(request.session_id, request.user), request)
 
     async def remove_file(self, request: FileRemove) -> None:
-        await self._files.remove(self._place(request.session_id, request.user), request)
+        async with self._writing(request.session_id):
+            await self._files.remove(self._place(request.session_id, request.user), request)
+
+    def _writing(self, session_id: str) -> AbstractAsyncContextManager[None]:
+        """A root that is being closed must have no writer."""
+        return self._lifecycle.find(session_id).gate.writing()
 
     def _place(self, session_id: str, user: str | None) -> Place:
         session = self._lifecycle.find(session_id)
         return session.open_files(self._parts.runtimes[session.row.runtime], user)
+
+    # ---- snapshots and turns -----------------------------------------------------------------------------------
+
+    async def create_snapshot(self, request: SnapshotRequest) -> Snapshot:
+        return await self._turns.create_snapshot(request)
+
+    async def list_snapshots(self, session_id: str) -> Sequence[Snapshot]:
+        return await self._turns.list_snapshots(session_id)
+
+    async def delete_snapshot(self, session_id: str, name: str) -> None:
+        await self._turns.delete_snapshot(session_id, name)
+
+    async def turn_complete(self, request: TurnRequest) -> Turn:
+        return await self._turns.turn_complete(request)
+
+    async def turns(self, session_id: str) -> Sequence[Turn]:
+        return await self._turns.turns(session_id)
+
+    async def rollback(self, request: RollbackRequest) -> SessionInfo:
+        return await self._turns.rollback(request)
+
+    async def fork(self, request: ForkRequest) -> Sequence[SessionInfo]:
+        return await self._turns.fork(request)
 
 
 def _after_fork() -> None:

@@ -10,6 +10,7 @@ from sandlot.contracts.runtime import Guest, KnownProcess, ProcessEnd, Runtime, 
 from sandlot.contracts.storage import Volume
 from sandlot.host.calls import LiveCall, Ticket
 from sandlot.host.files import Place
+from sandlot.host.gate import Gate
 from sandlot.host.journal import CallRow, Journal, SessionRow
 from sandlot.model import (
     CallRecord,
@@ -67,11 +68,14 @@ class Session:
         self._capabilities = capabilities
         self._journal = journal
         self._outputs = outputs
-        self._last_process_id = 0
+        self.last_process_id = 0
+        self.snap_count = 0
         self._ended_since_prune = 0
         self.on_wedged: Callable[[str], None] = self._ignore
         self.on_prune_due: Callable[[], None] = self._nothing
+        self.gate = Gate(row.session_id)
         self.labels = wishes.labels
+        self._wishes = wishes
         self._user = wishes.user
         self._envs: dict[str, str] = self._base_envs() | dict(wishes.envs)
 
@@ -84,6 +88,10 @@ class Session:
     def _base_envs(self) -> dict[str, str]:
         envs = {"PATH": PATH, "LANG": "C.UTF-8"}
         return envs if Capability.OWN_ROOT in self._capabilities else envs | {"HOME": self.workspace}
+
+    def wishes_with(self, labels: Mapping[str, str]) -> Wishes:
+        """For a session that is to be like this one."""
+        return replace(self._wishes, labels=dict(labels))
 
     def info(self, space_used: int | None = None) -> SessionInfo:
         row = self.row
@@ -98,7 +106,11 @@ class Session:
             storage=row.storage,
             runtime=row.runtime,
             workspace=self.workspace,
+            turn_count=row.last_turn,
+            snap_count=self.snap_count,
             space_used=space_used,
+            origin=row.origin,
+            head=row.head,
         )
 
     def set_state(self, state: SessionState, reason: str = "") -> None:
@@ -116,11 +128,11 @@ class Session:
             raise LimitReached(
                 f"session {self.row.session_id} runs {limits.CALLS_AT_ONCE_MAX} calls already", limit="calls_at_once"
             )
-        ticket = Ticket.of(request, self._last_process_id + 1, request.call_id or new_call_id())
+        ticket = Ticket.of(request, self.last_process_id + 1, request.call_id or new_call_id())
         plan = self._plan(request, ticket)
         live = self._live_call(ticket)
         process = guest.spawn(ticket.process_id, plan, live)
-        self._last_process_id += 1
+        self.last_process_id += 1
         self.live[ticket.call_id] = live
         live.begin(process)
         return live
@@ -143,10 +155,13 @@ class Session:
         """Raises what `Files` raises of the session and the user."""
         guest = self._active_guest("its files cannot be reached")
         user = self._user_for(user)
+        return Place(runtime.open_tree(self.start_plan(), guest), self.workspace, user)
+
+    def start_plan(self) -> StartPlan:
+        """The root as the journal knows it."""
         assert self.volume is not None, "an active session has a volume"
         template = Path(self.row.template_path) if self.row.template_path else None
-        plan = StartPlan(self.volume, template, self.row.id_range)
-        return Place(runtime.open_tree(plan, guest), self.workspace, user)
+        return StartPlan(self.volume, template, self.row.id_range)
 
     def _plan(self, request: CallRequest, ticket: Ticket) -> SpawnPlan:
         envs = self._envs if not request.envs else self._envs | dict(request.envs)
@@ -190,10 +205,10 @@ class Session:
     async def resume_calls(self, guest: Guest) -> None:
         """Take up the calls that a guest remembers from an earlier engine."""
         recorded = {row.process_id: row for row in await self._journal.calls(self.row.session_id)}
-        self._last_process_id = max(recorded, default=0)
+        self.last_process_id = max(recorded, default=0)
         alive: set[int] = set()
         for known in await guest.known():
-            self._last_process_id = max(self._last_process_id, known.process_id)
+            self.last_process_id = max(self.last_process_id, known.process_id)
             row = recorded.get(known.process_id)
             if row and row.record.result:
                 # It was recorded, but the guest did not hear of it.

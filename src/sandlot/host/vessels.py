@@ -82,15 +82,15 @@ class Vessels:
         self._ranges.discard(id_range)
         self._next = min(self._next, max(1, id_range))
 
-    async def begin(self, storage: Storage, runtime: Runtime, template: Template) -> Vessel:
+    async def begin(self, storage: Storage, runtime: Runtime, template: Template, point: str = "") -> Vessel:
         """A vessel with a volume and without a guest. Raises LimitReached, Unavailable; then nothing is left behind."""
         id_range = self._take_range()
-        name = "v-" + secrets.token_hex(8)
         try:
-            return Vessel(await storage.create(name), id_range, template, storage, runtime)
+            volume = await storage.create("v-" + secrets.token_hex(8), point)
         except BaseException:  # undone, then raised again
-            await self.discard(runtime, storage, name, id_range)
+            self.free(id_range)
             raise
+        return Vessel(volume, id_range, template, storage, runtime)
 
     async def start(self, vessel: Vessel) -> None:
         """Give it a guest. Raises Unavailable, DeadlineExceeded; whoever has the vessel discards it then."""
@@ -104,7 +104,7 @@ class Vessels:
         try:
             await self.start(vessel)
         except BaseException:  # undone, then raised again
-            await self.discard(runtime, storage, vessel.volume.name, vessel.id_range)
+            await self.discard(vessel)
             raise
         return vessel
 
@@ -119,20 +119,20 @@ class Vessels:
             async with asyncio.timeout(limits.GUEST_DEADLINE_S):
                 await first.done
         except TimeoutError:
-            await self.discard(vessel.runtime, vessel.storage, vessel.volume.name, vessel.id_range)
+            await self.discard(vessel)
             raise DeadlineExceeded("a guest of the warm pool did not run its first program") from None
         process.release()
 
-    async def discard(self, runtime: Runtime, storage: Storage, name: str, id_range: int) -> None:
+    async def discard(self, vessel: Vessel) -> None:
         """Undo, as far as it went. Shielded: an undo that is cancelled halfway would leave things behind."""
 
         async def undo() -> None:
             with suppress(SandlotError):
-                await runtime.stop(name)
-            await storage.destroy(name)
-            self.free(id_range)
+                await vessel.runtime.stop(vessel.volume.name)
+            await vessel.storage.release(vessel.volume.state)
+            self.free(vessel.id_range)
 
-        await asyncio.shield(asyncio.get_running_loop().create_task(undo(), name=f"discard {name}"))
+        await asyncio.shield(asyncio.get_running_loop().create_task(undo(), name=f"discard {vessel.volume.name}"))
 
     def _take_range(self) -> int:
         for number in range(self._next, RANGES_MAX):

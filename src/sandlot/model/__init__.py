@@ -90,7 +90,19 @@ from sandlot.model.session import (
     transition,
 )
 from sandlot.model.snapshot import (
+    CALL_PREFIX,
+    CURRENT,
+    TURN_PREFIX,
+    Change,
+    ChangeCounts,
+    ChangeKind,
+    DiffRequest,
+    ForkRequest,
+    RollbackRequest,
     Snapshot,
+    SnapshotKind,
+    SnapshotRequest,
+    snapshot_name,
 )
 from sandlot.model.template import (
     BUILTIN,
@@ -98,13 +110,17 @@ from sandlot.model.template import (
 )
 from sandlot.model.turn import (
     Turn,
+    TurnRequest,
 )
 
 __all__ = [
     "AUTO",
     "BUILTIN",
+    "CALL_PREFIX",
+    "CURRENT",
     "ERRORS",
     "TRANSITIONS",
+    "TURN_PREFIX",
     "CallEvent",
     "CallNotFound",
     "CallOutput",
@@ -115,9 +131,13 @@ __all__ = [
     "CallState",
     "Capability",
     "CapabilityNotSupported",
+    "Change",
+    "ChangeCounts",
+    "ChangeKind",
     "Conflict",
     "DataDirectoryHeld",
     "DeadlineExceeded",
+    "DiffRequest",
     "DirectoryMake",
     "FileConflict",
     "FileInfo",
@@ -129,6 +149,7 @@ __all__ = [
     "FileRename",
     "FileStat",
     "FileWrite",
+    "ForkRequest",
     "InvalidArgument",
     "InvalidState",
     "LimitHit",
@@ -144,6 +165,7 @@ __all__ = [
     "ProcessState",
     "Resources",
     "RollbackInProgress",
+    "RollbackRequest",
     "SandlotError",
     "SessionDestroying",
     "SessionEvent",
@@ -157,7 +179,9 @@ __all__ = [
     "SessionSpec",
     "SessionState",
     "Snapshot",
+    "SnapshotKind",
     "SnapshotNotFound",
+    "SnapshotRequest",
     "SnapshotsNotAvailable",
     "Stream",
     "Template",
@@ -165,6 +189,7 @@ __all__ = [
     "TerminalSize",
     "ToolsInFlight",
     "Turn",
+    "TurnRequest",
     "Unavailable",
     "check_id",
     "check_labels",
@@ -175,5 +200,6 @@ __all__ = [
     "new_call_id",
     "new_session_id",
     "refusal",
+    "snapshot_name",
     "transition",
 ]

@@ -33,6 +33,11 @@ FILE_OFFSET_MAX = (1 << 63) - 1
 FILE_DEPTH_MAX = 1024  # levels that one listing goes down
 FILE_READ_BYTES_MAX = 64 * MIB  # read into memory as one piece; streams have no bound
 FILES_LISTED_MAX = 100_000  # entries that one listing gives as one piece; streams have no bound
+FORKS_MAX = 1000  # by one request
+LAYERS_MAX = 400  # below one root; the kernel takes 500
+LAYERS_MERGED_AT = 64
+TURNS_KEPT = 0  # snapshots of turns kept per session; 0: all of them
+GATE_DEADLINE_S = 30.0  # for writes under way to end, before a snapshot
 FILE_DEADLINE_S = 60.0  # for one step of a file operation
 
 TERMINATE_GRACE_S = 2.0  # between TERM and KILL

@@ -130,6 +130,8 @@ class SessionInfo:
     turn_count: int = 0
     snap_count: int = 0
     space_used: int | None = None  # None: not measured, as in lists
+    origin: str | None = None  # SESSION/SNAPSHOT that it was forked from
+    head: str | None = None  # the snapshot that its files grew from
 
 
 @dataclass(frozen=True, slots=True)

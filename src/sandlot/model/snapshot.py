@@ -1,12 +1,130 @@
-"""An immutable point of a session's files."""
+"""An immutable point of a session's files, and what can be asked of such points."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
+
+from sandlot.model import limits
+from sandlot.model.errors import InvalidArgument
+from sandlot.model.ids import check_id, check_labels, check_session_id
+
+TURN_PREFIX = "turn-"
+CALL_PREFIX = "call-"
+CURRENT = "."  # the files as they are now, where a comparison takes a point
+
+
+class SnapshotKind(StrEnum):
+    TURN = "turn"  # closes a turn
+    NAMED = "named"  # made by a user; never pruned
+    CALL = "call"  # made after a call
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     session_id: str
-    name: str
+    name: str  # within its session
+    kind: SnapshotKind
     created: float  # seconds since the epoch
     turn: int | None = None  # the turn that it closes, if it closes one
-    space_bytes: int | None = None
+    parent: str | None = None  # the snapshot that its files grew from; None: the template, or where it was forked from
+    space_bytes: int | None = None  # on disk, that no older snapshot needs; None: not measured
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRequest:
+    session_id: str
+    name: str
+    request_id: str | None = None  # a repeated one gives the first answer
+
+    def __post_init__(self) -> None:
+        check_session_id(self.session_id)
+        check_id("snapshot", self.name)
+        if self.name.startswith((TURN_PREFIX, CALL_PREFIX)):
+            raise InvalidArgument(
+                f"names that begin with {TURN_PREFIX!r} or {CALL_PREFIX!r} are given by the host",
+                next_step="choose another name",
+            )
+        if self.request_id is not None:
+            check_id("request", self.request_id)
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackRequest:
+    session_id: str
+    to: str  # a snapshot, or the number of a turn
+    keep: bool = False  # what is newer stays, as another branch
+
+    def __post_init__(self) -> None:
+        check_session_id(self.session_id)
+        check_id("snapshot", self.to)
+
+
+@dataclass(frozen=True, slots=True)
+class ForkRequest:
+    """New sessions that begin with the files of a snapshot; everything else is as in the session they come from."""
+
+    session_id: str
+    at: str | None = None  # a snapshot, or the number of a turn; None: a new snapshot of now
+    count: int = 1
+    labels: Mapping[str, str] | None = None  # None: those of the session
+    timeout_s: float = limits.SESSION_LIFETIME_S
+    request_id: str | None = None
+
+    def __post_init__(self) -> None:
+        check_session_id(self.session_id)
+        if self.at is not None:
+            check_id("snapshot", self.at)
+        limits.within("count", self.count, 1, limits.FORKS_MAX)
+        check_labels(self.labels or {})
+        limits.within("timeout_s", self.timeout_s, 0.001, limits.SESSION_LIFETIME_S_MAX)
+        if self.request_id is not None:
+            check_id("request", self.request_id)
+
+
+class ChangeKind(StrEnum):
+    ADDED = "added"
+    CHANGED = "changed"
+    REMOVED = "removed"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One path that two points do not have in common."""
+
+    path: str  # absolute, as the session sees it
+    kind: ChangeKind
+    what: str  # file, directory, symlink or other, after the change; before it, for what is gone
+    mode: int | None = None  # after; None for what is gone
+    old_mode: int | None = None
+    size_bytes: int | None = None
+    old_size_bytes: int | None = None
+    patch: str = ""  # how to get from one to the other, as git writes it; only where it was asked for
+
+
+@dataclass(frozen=True, slots=True)
+class DiffRequest:
+    session_id: str
+    old: str  # a snapshot, or the number of a turn
+    new: str = CURRENT
+    below: str = "/"  # only what lies there
+    patch: bool = False
+
+    def __post_init__(self) -> None:
+        check_session_id(self.session_id)
+        check_id("snapshot", self.old)
+        if self.new != CURRENT:
+            check_id("snapshot", self.new)
+        if not self.below.startswith("/") or "\0" in self.below:
+            raise InvalidArgument("`below` is an absolute path inside the session")
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeCounts:
+    added: int = 0
+    changed: int = 0
+    removed: int = 0
+
+
+def snapshot_name(asked: str) -> str:
+    """What was asked for as a name: `7` means the snapshot of turn 7."""
+    return f"{TURN_PREFIX}{int(asked):04d}" if asked.isascii() and asked.isdigit() else asked

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sandlot.contracts.runtime import Guest, StartPlan, Tree
+from sandlot.contracts.runtime import Group, Guest, StartPlan, Tree
 from sandlot.contracts.storage import Volume
 from sandlot.host.runtimes.keeper import Keeper, KeeperLost
 from sandlot.host.storage.canonical import CANONICAL_ID, first_id
@@ -84,6 +84,9 @@ class NamespacesRuntime:
 
     async def names(self) -> Sequence[str]:
         return self._keeper.names()
+
+    def group(self, name: str) -> Group:
+        return self._keeper.group(name)
 
     async def swap(self, plan: StartPlan) -> None:
         await self._keeper.swap(plan.volume.name, _root_words(plan))

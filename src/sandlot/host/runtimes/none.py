@@ -4,7 +4,7 @@ chosen by `auto`. What it gives is a process group of its own and a clean enviro
 import os
 from collections.abc import Callable, Sequence
 
-from sandlot.contracts.runtime import Guest, StartPlan, Tree
+from sandlot.contracts.runtime import Group, Guest, StartPlan, Tree
 from sandlot.contracts.storage import Volume
 from sandlot.host.runtimes.keeper import Keeper
 from sandlot.model import Capability, CapabilityNotSupported, Probe, Unavailable
@@ -44,6 +44,9 @@ class NoRuntime:
 
     async def names(self) -> Sequence[str]:
         return self._keeper.names()
+
+    def group(self, name: str) -> Group:
+        return self._keeper.group(name)
 
     async def swap(self, plan: StartPlan) -> None:
         raise CapabilityNotSupported("the runtime `none` has no root to swap", next_step="use the runtime `namespaces`")

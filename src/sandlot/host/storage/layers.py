@@ -1,27 +1,40 @@
-"""Volumes as plain directories on any filesystem; the kernel stacks them over the template."""
+"""Volumes as plain directories on any filesystem; the kernel stacks them over the template.
+
+A *layer* is `volumes/<id>/{u,w}`. A volume's state is a row of layers, newest first: the first is open, the others are
+closed and never written again. A point is such a row with closed layers only. A snapshot closes the open layer and
+opens another, or, where something may still write, copies it. Layers are shared; one that no state and no point names
+is renamed into `trash`, which is swept.
+
+What layers cannot do: a hard link to a file of an earlier turn breaks when one of the names is written, inode numbers
+change when a file of an earlier turn is written, and a snapshot with living processes costs what was written since the
+last one without.
+"""
 
 import asyncio
 import contextlib
 import os
 import shutil
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
-from sandlot.contracts.storage import Volume
+from sandlot.contracts.storage import Taken, Volume
+from sandlot.host.kernel import sync_filesystem
 from sandlot.host.storage.canonical import CANONICAL_ID
-from sandlot.model import Capability, Conflict, NotFound, Probe, Unavailable
-from sandlot.model.ids import check_id
+from sandlot.host.storage.copying import copy_tree
+from sandlot.model import Capability, Conflict, LimitReached, NotFound, Probe, Unavailable, check_id, limits
 
 
 class LayersStorage:
-    """`volumes/<name>/{u,w}`. A volume that is to go is first renamed into `trash`, which is swept at every start."""
-
     name = "layers"
-    capabilities: frozenset[Capability] = frozenset()
+    capabilities: frozenset[Capability] = frozenset({Capability.SNAPSHOTS})
 
     def __init__(self, data: Path) -> None:
+        self._data = data
         self._volumes = data / "volumes"
         self._trash = data / "trash"
+        self._uses: Counter[str] = Counter()  # by how many states and points each layer is named
+        self._sizes: dict[str, int] = {}  # of closed layers, which do not change
 
     async def probe(self) -> Probe:
         try:
@@ -31,8 +44,54 @@ class LayersStorage:
             return Probe(self.name, False, f"{self._volumes}: {error.strerror}", "choose another data directory")
         return Probe(self.name, True)
 
-    async def create(self, name: str) -> Volume:
-        path = self._volumes / check_id("volume", name)
+    # ---- volumes -----------------------------------------------------------------------------------------------
+
+    async def create(self, name: str, point: str = "") -> Volume:
+        self._make_layer(check_id("volume", name))
+        return self._use(name, f"{name},{point}" if point else name)
+
+    async def open(self, name: str, state: str) -> Volume:
+        # A journal of the first version knows no states: its volumes have one layer, of the same name.
+        volume = self._use(name, state or name)
+        if not volume.path.is_dir() and volume.layers:
+            # The machine lost power before an empty layer reached the disk; all that it was to hold went with it.
+            self._make_layer(volume.path.name)
+        if not all(path.is_dir() for path in (volume.path / "u", *volume.layers)):
+            self._uses.subtract(_layers(volume.state))
+            raise NotFound(f"volume {name} lacks a layer", volume=name)
+        return volume
+
+    async def snapshot(self, volume: Volume, *, alone: bool) -> Taken:
+        layers = _layers(volume.state)
+        if len(layers) >= limits.LAYERS_MAX:
+            raise LimitReached(
+                f"the session has {limits.LAYERS_MAX} layers", next_step="delete old snapshots", limit="layers"
+            )
+        fresh = _new_id()
+        self._make_layer(fresh)
+        if alone:
+            point = volume.state
+            volume = self._use(volume.name, f"{fresh},{volume.state}")
+            # The state before named the same layers, but for the new one.
+            self._uses.subtract(layers)
+        else:
+            await asyncio.to_thread(copy_tree, volume.path / "u", self._volumes / fresh / "u")
+            point = ",".join((fresh, *layers[1:]))
+        self._uses.update(_layers(point))
+        return Taken(point, volume)
+
+    async def restore(self, volume: Volume, point: str) -> Volume:
+        if not all((self._volumes / layer / "u").is_dir() for layer in _layers(point)):
+            raise NotFound("a layer of the snapshot is missing")
+        fresh = _new_id()
+        self._make_layer(fresh)
+        return self._use(volume.name, f"{fresh},{point}")
+
+    def look(self, text: str) -> tuple[Path, ...]:
+        return tuple(self._volumes / layer / "u" for layer in _layers(text))
+
+    def _make_layer(self, name: str) -> None:
+        path = self._volumes / name
         try:
             path.mkdir(mode=0o700)
             for part in ("u", "w"):
@@ -44,34 +103,74 @@ class LayersStorage:
             raise Conflict(f"a volume {name} is there already", volume=name) from None
         except OSError as error:
             raise Unavailable(f"volume {name} cannot be made: {error.strerror}", volume=name) from error
-        return Volume(name, path)
 
-    async def open(self, name: str) -> Volume:
-        path = self._volumes / check_id("volume", name)
-        if not (path / "u").is_dir():
-            raise NotFound(f"there is no volume {name}", volume=name)
-        return Volume(name, path)
+    def _use(self, name: str, state: str) -> Volume:
+        layers = _layers(state)
+        self._uses.update(layers)
+        return Volume(
+            name, self._volumes / layers[0], tuple(self._volumes / layer / "u" for layer in layers[1:]), state
+        )
 
-    async def destroy(self, name: str) -> None:
-        target = self._trash / f"{check_id('volume', name)}.{os.urandom(4).hex()}"
+    # ---- what is left ------------------------------------------------------------------------------------------
+
+    async def release(self, *needless: str) -> None:
+        for text in needless:
+            for layer in _layers(text):
+                self._uses[layer] -= 1
+                if self._uses[layer] <= 0:
+                    del self._uses[layer]
+                    self._sizes.pop(layer, None)
+                    self._discard(layer)
+
+    async def settle(self, points: Iterable[str]) -> None:
+        for point in points:
+            self._uses.update(_layers(point))
+        for entry in list(os.scandir(self._volumes)):
+            if entry.is_dir(follow_symlinks=False) and entry.name not in self._uses:
+                self._discard(entry.name)
+
+    def _discard(self, layer: str) -> None:
         try:
-            (self._volumes / name).rename(target)
+            (self._volumes / layer).rename(self._trash / f"{layer}.{os.urandom(4).hex()}")
         except FileNotFoundError:
             return
         except OSError as error:
-            raise Unavailable(f"volume {name} cannot be removed: {error.strerror}", volume=name) from error
-
-    async def usage(self, name: str) -> int:
-        volume = await self.open(name)
-        return await asyncio.to_thread(_measure, volume.path)
-
-    async def list(self) -> Sequence[str]:
-        return sorted(entry.name for entry in os.scandir(self._volumes) if entry.is_dir(follow_symlinks=False))
+            raise Unavailable(f"layer {layer} cannot be removed: {error.strerror}", volume=layer) from error
 
     async def sweep(self) -> None:
         """Empty the trash; what a crash left in it too. Takes as long as the volumes are large."""
         for entry in list(os.scandir(self._trash)):
             await asyncio.to_thread(_remove, Path(entry.path))
+
+    async def usage(self, text: str, without: str = "") -> int:
+        others = set(_layers(without))
+        layers = [layer for layer in _layers(text) if layer not in others]
+        if not all((self._volumes / layer / "u").is_dir() for layer in layers):
+            raise NotFound("a layer is gone")
+        return await asyncio.to_thread(lambda: sum(map(self._measure, layers)))
+
+    def _measure(self, layer: str) -> int:
+        # Only the open layer of a volume changes, and it is named once.
+        known = self._sizes.get(layer)
+        size = _measure(self._volumes / layer) if known is None else known
+        if self._uses[layer] > 1:
+            self._sizes[layer] = size
+        return size
+
+    async def sync(self) -> None:
+        try:
+            await asyncio.to_thread(sync_filesystem, self._volumes)
+        except OSError as error:
+            raise Unavailable(f"files cannot be brought to disk: {error.strerror}") from error
+
+
+def _layers(text: str) -> list[str]:
+    """Checked: the text comes from the journal, and becomes paths."""
+    return [check_id("layer", layer) for layer in text.split(",") if layer]
+
+
+def _new_id() -> str:
+    return "l-" + os.urandom(8).hex()
 
 
 def _remove(path: Path) -> None:

@@ -1,0 +1,167 @@
+"""Snapshots and turns in the journal. Each method is one transaction, and durable when it returns."""
+
+import json
+import sqlite3
+from dataclasses import asdict, dataclass
+
+from sandlot.host.journal import Journal
+from sandlot.model import ChangeCounts, Snapshot, SnapshotKind
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRow:
+    session_id: str
+    name: str
+    serial: int  # grows with every snapshot of its session
+    kind: SnapshotKind
+    turn: int | None
+    parent: str | None
+    created: float
+    point: str  # what the storage needs
+    last_process_id: int  # the newest call that the snapshot knows
+
+    def told(self, space_bytes: int | None = None) -> Snapshot:
+        return Snapshot(self.session_id, self.name, self.kind, self.created, self.turn, self.parent, space_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRow:
+    session_id: str
+    number: int
+    closed: float
+    snapshot: str | None
+    first_process_id: int
+    last_process_id: int
+    changes: ChangeCounts | None = None
+
+
+class History:
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    async def begin(self, session_id: str, what: str) -> None:
+        """Something is about to be done with the session's root; an engine that comes later must put it right."""
+        await self._run("UPDATE sessions SET changing = ? WHERE session_id = ?", (what, session_id), full=False)
+
+    async def end(self, session_id: str) -> None:
+        """It was given up, and everything is as before."""
+        await self._run("UPDATE sessions SET changing = '' WHERE session_id = ?", (session_id,), full=False)
+
+    async def add(
+        self, row: SnapshotRow, volume_state: str, turn: TurnRow | None, request_id: str | None = None
+    ) -> None:
+        """A snapshot, the turn that it closes, and where the session goes on."""
+
+        def write(db: sqlite3.Connection) -> None:
+            db.execute("INSERT INTO snapshots VALUES (?,?,?,?,?,?,?,?,?)", _snapshot_values(row))
+            sql = "UPDATE sessions SET volume_state = ?, head = ?, changing = '' WHERE session_id = ?"
+            db.execute(sql, (volume_state, row.name, row.session_id))
+            _write_turn(db, turn)
+            _write_answer(db, request_id, row.session_id, row.name)
+
+        await self._journal.transact(write, full=True)
+
+    async def add_turn(self, turn: TurnRow, request_id: str | None = None) -> None:
+        """A turn without a snapshot."""
+
+        def write(db: sqlite3.Connection) -> None:
+            _write_turn(db, turn)
+            _write_answer(db, request_id, turn.session_id, str(turn.number))
+
+        await self._journal.transact(write, full=True)
+
+    async def roll_back(self, to: SnapshotRow, volume_state: str, *, forget: tuple[str, ...]) -> None:
+        """The session goes on from a snapshot. What `forget` names is gone, with its turns; calls that came later are
+        forgotten, so that their ids are free again."""
+
+        def write(db: sqlite3.Connection) -> None:
+            sql = "UPDATE sessions SET volume_state = ?, head = ?, changing = '' WHERE session_id = ?"
+            db.execute(sql, (volume_state, to.name, to.session_id))
+            for name in forget:
+                db.execute("DELETE FROM turns WHERE session_id = ? AND snapshot = ?", (to.session_id, name))
+                db.execute("DELETE FROM snapshots WHERE session_id = ? AND name = ?", (to.session_id, name))
+            sql = "DELETE FROM calls WHERE session_id = ? AND process_id > ?"
+            db.execute(sql, (to.session_id, to.last_process_id))
+
+        await self._journal.transact(write, full=True)
+
+    async def remove(self, session_id: str, *names: str) -> None:
+        """Snapshots alone; their turns stay, without one."""
+
+        def write(db: sqlite3.Connection) -> None:
+            for name in names:
+                found = db.execute(
+                    "SELECT parent FROM snapshots WHERE session_id = ? AND name = ?", (session_id, name)
+                ).fetchone()
+                parent = found[0] if found else None
+                # What grew from it grew from what it grew from.
+                for table, column in (("snapshots", "parent"), ("sessions", "head")):
+                    sql = f"UPDATE {table} SET {column} = ? WHERE session_id = ? AND {column} = ?"
+                    db.execute(sql, (parent, session_id, name))
+                sql = "UPDATE turns SET snapshot = NULL WHERE session_id = ? AND snapshot = ?"
+                db.execute(sql, (session_id, name))
+                db.execute("DELETE FROM snapshots WHERE session_id = ? AND name = ?", (session_id, name))
+
+        await self._journal.transact(write, full=True)
+
+    async def count_changes(self, session_id: str, number: int, changes: ChangeCounts) -> None:
+        values = (json.dumps(asdict(changes)), session_id, number)
+        await self._run("UPDATE turns SET changes = ? WHERE session_id = ? AND number = ?", values, full=False)
+
+    async def snapshots(self, session_id: str | None = None) -> list[SnapshotRow]:
+        """Those of one session, or all; oldest first."""
+        where, values = ("WHERE session_id = ?", (session_id,)) if session_id else ("", ())
+        sql = f"SELECT * FROM snapshots {where} ORDER BY session_id, serial"
+        return await self._journal.transact(lambda db: [_snapshot(row) for row in db.execute(sql, values)])
+
+    async def turns(self, session_id: str) -> list[TurnRow]:
+        sql = "SELECT * FROM turns WHERE session_id = ? ORDER BY number"
+        return await self._journal.transact(lambda db: [_turn(row) for row in db.execute(sql, (session_id,))])
+
+    async def answer(self, request_id: str | None) -> str | None:
+        """What a request was answered with when it came the first time."""
+        if request_id is None:
+            return None
+        sql = "SELECT answer FROM answers WHERE request_id = ?"
+
+        def find(db: sqlite3.Connection) -> str | None:
+            found = db.execute(sql, (request_id,)).fetchone()
+            return found[0] if found else None
+
+        return await self._journal.transact(find)
+
+    async def remember(self, request_id: str | None, session_id: str, answer: str) -> None:
+        await self._journal.transact(lambda db: _write_answer(db, request_id, session_id, answer), full=True)
+
+    async def _run(self, sql: str, values: tuple[object, ...], *, full: bool) -> None:
+        await self._journal.transact(lambda db: db.execute(sql, values), full=full)
+
+
+def _write_turn(db: sqlite3.Connection, turn: TurnRow | None) -> None:
+    if turn is None:
+        return
+    values = (turn.session_id, turn.number, turn.closed, turn.snapshot, turn.first_process_id, turn.last_process_id)
+    db.execute("INSERT INTO turns VALUES (?,?,?,?,?,?,NULL)", values)
+    db.execute("UPDATE sessions SET last_turn = ? WHERE session_id = ?", (turn.number, turn.session_id))
+
+
+def _write_answer(db: sqlite3.Connection, request_id: str | None, session_id: str, answer: str) -> None:
+    if request_id is not None:
+        db.execute("INSERT OR REPLACE INTO answers VALUES (?,?,?)", (request_id, session_id, answer))
+
+
+def _snapshot_values(row: SnapshotRow) -> tuple[object, ...]:
+    head = (row.session_id, row.name, row.serial, str(row.kind), row.turn, row.parent, row.created)
+    return (*head, row.point, row.last_process_id)
+
+
+def _snapshot(row: tuple[object, ...]) -> SnapshotRow:
+    fields: dict[str, object] = dict(zip(SnapshotRow.__dataclass_fields__, row, strict=True))
+    return SnapshotRow(**fields | {"kind": SnapshotKind(str(fields["kind"]))})  # pyright: ignore[reportArgumentType]
+
+
+def _turn(row: tuple[object, ...]) -> TurnRow:
+    fields: dict[str, object] = dict(zip(TurnRow.__dataclass_fields__, row, strict=True))
+    changes = fields["changes"]
+    counted = ChangeCounts(**json.loads(str(changes))) if changes else None
+    return TurnRow(**fields | {"changes": counted})  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,378 @@
+"""Snapshots, turns, rollback and fork. Each changes what a session stands on, with nobody else at work in it.
+
+What is recorded has happened, what is not recorded has not: an engine that dies in between leaves a mark, and the next
+one puts the guest back onto the root that the journal knows.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import cast
+
+from sandlot.contracts.runtime import Group, Runtime
+from sandlot.contracts.storage import Storage, Taken, Volume
+from sandlot.host import failpoints
+from sandlot.host.choices import session_capabilities
+from sandlot.host.history import History, SnapshotRow, TurnRow
+from sandlot.host.journal import Journal
+from sandlot.host.lifecycle import Lifecycle
+from sandlot.host.parts import HostParts
+from sandlot.host.session import Session
+from sandlot.model import (
+    TURN_PREFIX,
+    Capability,
+    Conflict,
+    ForkRequest,
+    RollbackRequest,
+    SandlotError,
+    SessionInfo,
+    SessionState,
+    Snapshot,
+    SnapshotKind,
+    SnapshotNotFound,
+    SnapshotRequest,
+    SnapshotsNotAvailable,
+    ToolsInFlight,
+    Turn,
+    TurnRequest,
+    limits,
+    refusal,
+    snapshot_name,
+)
+
+_FORKS_AT_ONCE = 16
+_FORK_PREFIX = "fork-"
+
+
+class Turns:
+    def __init__(self, lifecycle: Lifecycle, parts: HostParts, turns_kept: int) -> None:
+        self._lifecycle = lifecycle
+        self._parts = parts
+        self._journal: Journal = parts.journal
+        self._history = History(parts.journal)
+        self._turns_kept = turns_kept
+
+    # ---- snapshots ---------------------------------------------------------------------------------------------
+
+    async def create_snapshot(self, request: SnapshotRequest) -> Snapshot:
+        session = self._find(request.session_id)
+        if (known := await self._history.answer(request.request_id)) is not None:
+            return (await self._row(session, known)).told()
+        self._need_snapshots(session)
+        async with session.gate.shut("a snapshot"):
+            rows = await self._history.snapshots(request.session_id)
+            if any(row.name == request.name for row in rows):
+                raise Conflict(
+                    f"session {request.session_id} has a snapshot {request.name} already",
+                    next_step="choose another name, or delete it",
+                    session_id=request.session_id,
+                )
+            row = await self._take(session, request.name, SnapshotKind.NAMED, rows, None, request.request_id)
+        return row.told()
+
+    async def list_snapshots(self, session_id: str) -> Sequence[Snapshot]:
+        session = self._lifecycle.find(session_id)
+        self._need_snapshots(session)
+        storage = self._storage(session)
+        rows = await self._history.snapshots(session_id)
+        points = {row.name: row.point for row in rows}
+        told: list[Snapshot] = []
+        for row in rows:
+            space = await storage.usage(row.point, points.get(row.parent or "", ""))
+            told.append(row.told(space))
+        return told
+
+    async def delete_snapshot(self, session_id: str, name: str) -> None:
+        session = self._lifecycle.find(session_id)
+        self._need_snapshots(session)
+        async with session.gate.shut("the removal of a snapshot"):
+            await self._drop(session, [await self._row(session, name)])
+
+    async def _drop(self, session: Session, rows: Sequence[SnapshotRow]) -> None:
+        names = [row.name for row in rows]
+        await self._history.remove(session.row.session_id, *names)
+        failpoints.reach("delete: recorded")
+        if session.row.head in names:
+            parents = {row.name: row.parent for row in rows}
+            head = session.row.head
+            while head in parents:
+                head = parents[head]
+            session.row = replace(session.row, head=head)
+        session.snap_count -= len(rows)
+        await self._storage(session).release(*(row.point for row in rows))
+        self._lifecycle.sweep()
+
+    # ---- turns -------------------------------------------------------------------------------------------------
+
+    async def turn_complete(self, request: TurnRequest) -> Turn:
+        session = self._find(request.session_id)
+        if (known := await self._history.answer(request.request_id)) is not None:
+            return await self._turn(session, known)
+        async with session.gate.shut("the end of a turn"):
+            turns = await self._history.turns(request.session_id)
+            number = session.row.last_turn + 1
+            first = turns[-1].last_process_id + 1 if turns else 1
+            if self._has_snapshots(session):
+                name = f"{TURN_PREFIX}{number:04d}"
+                turn = TurnRow(request.session_id, number, time.time(), name, first, session.last_process_id)
+                rows = await self._history.snapshots(request.session_id)
+                await self._take(session, name, SnapshotKind.TURN, rows, turn, request.request_id)
+                await self._prune(session)
+            else:
+                turn = TurnRow(request.session_id, number, time.time(), None, first, session.last_process_id)
+                await self._history.add_turn(turn, request.request_id)
+            session.row = replace(session.row, last_turn=number)
+        return await self._told(session, turn)
+
+    async def turns(self, session_id: str) -> Sequence[Turn]:
+        session = self._lifecycle.find(session_id)
+        return [await self._told(session, row) for row in await self._history.turns(session_id)]
+
+    async def _turn(self, session: Session, answer: str) -> Turn:
+        for row in await self._history.turns(session.row.session_id):
+            if answer in (row.snapshot, str(row.number), f"{TURN_PREFIX}{row.number:04d}"):
+                return await self._told(session, row)
+        raise SnapshotNotFound(f"the turn of session {session.row.session_id} that was asked for is gone")
+
+    async def _told(self, session: Session, row: TurnRow) -> Turn:
+        calls = tuple(
+            call.record
+            for call in await self._journal.calls(row.session_id)
+            if row.first_process_id <= call.process_id <= row.last_process_id
+        )
+        return Turn(row.session_id, row.number, row.closed, row.snapshot, calls, row.changes)
+
+    async def _prune(self, session: Session) -> None:
+        """Only turns: what a user named stays until he deletes it."""
+        if self._turns_kept <= 0:
+            return
+        rows = await self._history.snapshots(session.row.session_id)
+        turns = [row for row in rows if row.kind is SnapshotKind.TURN]
+        if len(turns) > self._turns_kept:
+            await self._drop(session, turns[: -self._turns_kept])
+
+    # ---- how a snapshot is taken -------------------------------------------------------------------------------
+
+    async def _take(
+        self,
+        session: Session,
+        name: str,
+        kind: SnapshotKind,
+        rows: Sequence[SnapshotRow],
+        turn: TurnRow | None,
+        request_id: str | None,
+    ) -> SnapshotRow:
+        """With the gate shut. Raises what `Snapshots.create_snapshot` raises; then everything is as before."""
+        session_id, runtime, storage = session.row.session_id, self._runtime(session), self._storage(session)
+        volume = session.volume
+        assert volume is not None, "an active session has a volume"
+        await self._history.begin(session_id, "snapshot")
+        failpoints.reach("snapshot: begun")
+        taken: Taken | None = None
+        try:
+            taken = await self._freeze_and_take(storage, volume, runtime.group(volume.name))
+            failpoints.reach("snapshot: layer made")
+            if taken.volume != volume:
+                session.volume = taken.volume
+                await runtime.swap(session.start_plan())
+                failpoints.reach("snapshot: swapped")
+            await storage.sync()
+            failpoints.reach("snapshot: synced")
+            serial = rows[-1].serial + 1 if rows else 1
+            number = turn.number if turn else None
+            head = (session_id, name, serial, kind, number, session.row.head, time.time())
+            row = SnapshotRow(*head, taken.point, session.last_process_id)
+            await self._history.add(row, taken.volume.state, turn, request_id)
+        except BaseException:  # undone, then raised again
+            await asyncio.shield(self._undo(session, volume, taken))
+            raise
+        failpoints.reach("snapshot: recorded")
+        session.row = replace(session.row, head=name, volume_state=taken.volume.state)
+        session.snap_count += 1
+        return row
+
+    async def _freeze_and_take(self, storage: Storage, volume: Volume, group: Group) -> Taken:
+        if group.is_alone():
+            return await storage.snapshot(volume, alone=True)
+        await group.pause()
+        try:
+            return await storage.snapshot(volume, alone=False)
+        finally:
+            await group.resume()
+
+    async def _undo(self, session: Session, volume: Volume, taken: Taken | None) -> None:
+        moved = session.volume != volume
+        session.volume = volume
+        with suppress(SandlotError):
+            if moved:
+                await self._runtime(session).swap(session.start_plan())
+            if taken is not None:
+                await self._release_taken(session, volume, taken)
+            await self._history.end(session.row.session_id)
+
+    async def _release_taken(self, session: Session, volume: Volume, taken: Taken) -> None:
+        if taken.volume == volume:
+            await self._storage(session).release(taken.point)
+            return
+        # The state after was made of the one before; what is left is the one before.
+        await self._storage(session).open(volume.name, volume.state)
+        await self._storage(session).release(taken.point, taken.volume.state)
+
+    # ---- rollback ----------------------------------------------------------------------------------------------
+
+    async def rollback(self, request: RollbackRequest) -> SessionInfo:
+        session = self._find(request.session_id)
+        self._need_snapshots(session)
+        target = await self._row(session, request.to)
+        attended = sum(live.is_attended for live in session.live.values())
+        if attended:
+            raise ToolsInFlight(
+                f"session {request.session_id} runs {attended} calls that someone waits for",
+                next_step="wait for them, or end them",
+                session_id=request.session_id,
+                count=attended,
+            )
+        async with session.gate.shut("a rollback", refuse=True):
+            await self._roll_back(session, target, keep=request.keep)
+        return session.info()
+
+    async def _roll_back(self, session: Session, target: SnapshotRow, *, keep: bool) -> None:
+        session_id, runtime, storage = session.row.session_id, self._runtime(session), self._storage(session)
+        old = session.volume
+        assert old is not None, "an active session has a volume"
+        rows = await self._history.snapshots(session_id)
+        newer = [] if keep else _grown_from(target.name, rows)
+        await self._history.begin(session_id, "rollback")
+        failpoints.reach("rollback: begun")
+        new: Volume | None = None
+        try:
+            await runtime.group(old.name).clear()
+            await self._wait_for_ends(session)
+            failpoints.reach("rollback: cleared")
+            new = await storage.restore(old, target.point)
+            failpoints.reach("rollback: layer made")
+            session.volume = new
+            await runtime.swap(session.start_plan())
+            failpoints.reach("rollback: swapped")
+            await self._history.roll_back(target, new.state, forget=tuple(row.name for row in newer))
+        except BaseException:  # undone, then raised again
+            await asyncio.shield(self._undo_rollback(session, old, new))
+            raise
+        failpoints.reach("rollback: recorded")
+        session.row = replace(session.row, head=target.name, volume_state=new.state)
+        session.snap_count -= len(newer)
+        await storage.release(old.state, *(row.point for row in newer))
+        self._lifecycle.sweep()
+
+    async def _wait_for_ends(self, session: Session) -> None:
+        """Of commands that were left running and are ended now: their records must come before, not after."""
+        for live in tuple(session.live.values()):
+            with suppress(SandlotError):
+                async with asyncio.timeout(limits.KILL_DEADLINE_S):
+                    await live.wait()
+            await live.settle()
+
+    async def _undo_rollback(self, session: Session, old: Volume, new: Volume | None) -> None:
+        session.volume = old
+        with suppress(SandlotError):
+            if new is not None:
+                await self._runtime(session).swap(session.start_plan())
+                await self._storage(session).release(new.state)
+            await self._history.end(session.row.session_id)
+
+    # ---- fork --------------------------------------------------------------------------------------------------
+
+    async def fork(self, request: ForkRequest) -> Sequence[SessionInfo]:
+        session = self._find(request.session_id)
+        self._need_snapshots(session)
+        if (known := await self._history.answer(request.request_id)) is not None:
+            return [await self._lifecycle.get(session_id) for session_id in known.split(",")]
+        at = await self._row(session, request.at) if request.at is not None else await self._snapshot_for_fork(session)
+        labels = session.labels if request.labels is None else request.labels
+        origin = f"{request.session_id}/{at.name}"
+        room = asyncio.Semaphore(_FORKS_AT_ONCE)
+        made: list[Session] = []
+
+        async def one() -> None:
+            async with room:
+                made.append(await self._lifecycle.fork(session, origin, at.point, labels, request.timeout_s))
+                failpoints.reach("fork: some made")
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(request.count):
+                    group.create_task(one())
+            failpoints.reach("fork: all made")
+            answer = ",".join(child.row.session_id for child in made)
+            await self._history.remember(request.request_id, request.session_id, answer)
+        except BaseException as error:  # all or none
+            for child in made:
+                with suppress(SandlotError):
+                    await asyncio.shield(self._lifecycle.destroy(child.row.session_id))
+            raise _first(error) from None
+        return [child.info() for child in made]
+
+    async def _snapshot_for_fork(self, session: Session) -> SnapshotRow:
+        async with session.gate.shut("a snapshot"):
+            rows = await self._history.snapshots(session.row.session_id)
+            taken = {row.name for row in rows}
+            number = next(n for n in range(1, len(rows) + 2) if f"{_FORK_PREFIX}{n:04d}" not in taken)
+            name = f"{_FORK_PREFIX}{number:04d}"
+            return await self._take(session, name, SnapshotKind.NAMED, rows, None, None)
+
+    # ---- looking up --------------------------------------------------------------------------------------------
+
+    def _find(self, session_id: str) -> Session:
+        session = self._lifecycle.find(session_id)
+        if session.row.state is not SessionState.ACTIVE:
+            raise refusal(session_id, session.row.state, "it cannot be changed", session.row.reason)
+        return session
+
+    def _runtime(self, session: Session) -> Runtime:
+        return self._parts.runtimes[session.row.runtime]
+
+    def _storage(self, session: Session) -> Storage:
+        return self._parts.storages[session.row.storage]
+
+    def _has_snapshots(self, session: Session) -> bool:
+        return Capability.SNAPSHOTS in session_capabilities(self._runtime(session), self._storage(session))
+
+    def _need_snapshots(self, session: Session) -> None:
+        if not self._has_snapshots(session):
+            raise SnapshotsNotAvailable(
+                f"the storage {session.row.storage} on the runtime {session.row.runtime} has no snapshots",
+                next_step="use the runtime `namespaces`",
+                session_id=session.row.session_id,
+            )
+
+    async def _row(self, session: Session, asked: str) -> SnapshotRow:
+        name = snapshot_name(asked)
+        for row in await self._history.snapshots(session.row.session_id):
+            if row.name == name:
+                return row
+        raise SnapshotNotFound(
+            f"session {session.row.session_id} has no snapshot {name}",
+            next_step="`sandlot log` shows its history",
+            session_id=session.row.session_id,
+        )
+
+
+def _first(error: BaseException) -> BaseException:
+    """What went wrong first, without the group that a group of tasks puts around it."""
+    while isinstance(error, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        error = group.exceptions[0]
+    return error
+
+
+def _grown_from(name: str, rows: Sequence[SnapshotRow]) -> list[SnapshotRow]:
+    """Every snapshot whose files grew from this one, itself not."""
+    grown = {name}
+    found: list[SnapshotRow] = []
+    for row in rows:  # oldest first: parents come before
+        if row.parent in grown:
+            grown.add(row.name)
+            found.append(row)
+    return found
