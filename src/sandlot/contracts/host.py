@@ -10,6 +10,8 @@ from sandlot.model import (
     CallRequest,
     CallResult,
     Capability,
+    Change,
+    DiffRequest,
     DirectoryMake,
     FileInfo,
     FileList,
@@ -184,6 +186,10 @@ class Snapshots(Protocol):
 
     async def turns(self, session_id: str) -> Sequence[Turn]:
         """Oldest first."""
+        ...
+
+    def diff(self, request: DiffRequest) -> AbstractAsyncContextManager[AsyncIterator[Sequence[Change]]]:
+        """What two points do not have in common, sorted by path, in batches. Raises SnapshotNotFound."""
         ...
 
     async def rollback(self, request: RollbackRequest) -> SessionInfo:

@@ -6,6 +6,7 @@ import errno
 import os
 import platform
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -126,3 +127,33 @@ def sync_filesystem(path: str | os.PathLike[str]) -> None:
             raise OSError(ctypes.get_errno(), "syncfs")
     finally:
         os.close(fd)
+
+
+_FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
+_FSOPEN_CLOEXEC, _FSMOUNT_CLOEXEC = 1, 1
+_SET_STRING, _CMD_CREATE = 1, 6
+_MOUNT_READ_ONLY, _MOUNT_NODEV, _MOUNT_NOEXEC, _MOUNT_NOSUID = 1, 4, 8, 2
+
+
+def mount_layers(layers: Sequence[str | os.PathLike[str]]) -> int:
+    """A directory that shows layers over each other, the first on top, read-only. It is attached nowhere: closing it
+    ends it. Raises OSError."""
+    if len(layers) == 1:
+        return os.open(layers[0], os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    libc = _libc()
+    context = _checked(libc.syscall(_FSOPEN, b"overlay", _FSOPEN_CLOEXEC), "fsopen")
+    try:
+        options = [(b"lowerdir+", os.fsencode(layer)) for layer in layers]
+        for key, value in (*options, (b"redirect_dir", b"follow"), (b"metacopy", b"on")):
+            _checked(libc.syscall(_FSCONFIG, context, _SET_STRING, key, value, 0), f"fsconfig {key.decode()}")
+        _checked(libc.syscall(_FSCONFIG, context, _CMD_CREATE, None, None, 0), "mount overlay")
+        flags = _MOUNT_READ_ONLY | _MOUNT_NODEV | _MOUNT_NOEXEC | _MOUNT_NOSUID
+        return _checked(libc.syscall(_FSMOUNT, context, _FSMOUNT_CLOEXEC, flags), "fsmount")
+    finally:
+        os.close(context)
+
+
+def _checked(result: int, what: str) -> int:
+    if result < 0:
+        raise OSError(ctypes.get_errno(), what)
+    return result

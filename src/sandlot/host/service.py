@@ -25,6 +25,8 @@ from sandlot.model import (
     CallRequest,
     CallState,
     Capability,
+    Change,
+    DiffRequest,
     DirectoryMake,
     FileInfo,
     FileList,
@@ -66,7 +68,7 @@ class SandboxHostService:
         self._outputs = settings.data / "outputs"
         self._files = SessionFiles()
         self._lifecycle = Lifecycle(settings, parts, self._choices, self._background, self._outputs)
-        self._turns = Turns(self._lifecycle, parts, settings.turns_kept)
+        self._turns = Turns(self._lifecycle, parts, self._background, settings.turns_kept)
 
     # ---- life --------------------------------------------------------------------------------------------------
 
@@ -256,6 +258,11 @@ class SandboxHostService:
 
     async def turns(self, session_id: str) -> Sequence[Turn]:
         return await self._turns.turns(session_id)
+
+    @asynccontextmanager
+    async def diff(self, request: DiffRequest) -> AsyncGenerator[AsyncIterator[Sequence[Change]]]:
+        async with self._turns.diff(request) as batches:
+            yield batches
 
     async def rollback(self, request: RollbackRequest) -> SessionInfo:
         return await self._turns.rollback(request)

@@ -6,24 +6,34 @@ one puts the guest back onto the root that the journal knows.
 
 import asyncio
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from itertools import islice
+from pathlib import Path
 from typing import cast
 
 from sandlot.contracts.runtime import Group, Runtime
 from sandlot.contracts.storage import Storage, Taken, Volume
 from sandlot.host import failpoints
+from sandlot.host.background import Background
 from sandlot.host.choices import session_capabilities
+from sandlot.host.comparing import compare
 from sandlot.host.history import History, SnapshotRow, TurnRow
 from sandlot.host.journal import Journal
 from sandlot.host.lifecycle import Lifecycle
 from sandlot.host.parts import HostParts
 from sandlot.host.session import Session
 from sandlot.model import (
+    CURRENT,
     TURN_PREFIX,
     Capability,
+    Change,
+    ChangeCounts,
+    ChangeKind,
     Conflict,
+    DiffRequest,
     ForkRequest,
     RollbackRequest,
     SandlotError,
@@ -37,6 +47,7 @@ from sandlot.model import (
     ToolsInFlight,
     Turn,
     TurnRequest,
+    Unavailable,
     limits,
     refusal,
     snapshot_name,
@@ -44,11 +55,13 @@ from sandlot.model import (
 
 _FORKS_AT_ONCE = 16
 _FORK_PREFIX = "fork-"
+_DIFF_BATCH = 200
 
 
 class Turns:
-    def __init__(self, lifecycle: Lifecycle, parts: HostParts, turns_kept: int) -> None:
+    def __init__(self, lifecycle: Lifecycle, parts: HostParts, background: Background, turns_kept: int) -> None:
         self._lifecycle = lifecycle
+        self._background = background
         self._parts = parts
         self._journal: Journal = parts.journal
         self._history = History(parts.journal)
@@ -118,7 +131,9 @@ class Turns:
                 name = f"{TURN_PREFIX}{number:04d}"
                 turn = TurnRow(request.session_id, number, time.time(), name, first, session.last_process_id)
                 rows = await self._history.snapshots(request.session_id)
-                await self._take(session, name, SnapshotKind.TURN, rows, turn, request.request_id)
+                row = await self._take(session, name, SnapshotKind.TURN, rows, turn, request.request_id)
+                parent = next((each.point for each in rows if each.name == row.parent), None)
+                self._background.spawn("count changes", self._count(session, turn, parent, row.point))
                 await self._prune(session)
             else:
                 turn = TurnRow(request.session_id, number, time.time(), None, first, session.last_process_id)
@@ -143,6 +158,49 @@ class Turns:
             if row.first_process_id <= call.process_id <= row.last_process_id
         )
         return Turn(row.session_id, row.number, row.closed, row.snapshot, calls, row.changes)
+
+    async def _count(self, session: Session, turn: TurnRow, parent: str | None, point: str) -> None:
+        """Behind the back of whoever closed the turn: it takes as long as much has changed."""
+        storage = self._storage(session)
+        new = storage.look(point)
+        old = new[1:] if parent is None else storage.look(parent)
+
+        def count() -> Counter[str]:
+            return Counter(change.kind for change in compare(Path(session.row.template_path), old, new))
+
+        with suppress(OSError):  # pruned or destroyed meanwhile: nobody will ask
+            found = await asyncio.to_thread(count)
+            counts = ChangeCounts(*(found[kind] for kind in ChangeKind))
+            await self._history.count_changes(turn.session_id, turn.number, counts)
+
+    @asynccontextmanager
+    async def diff(self, request: DiffRequest) -> AsyncGenerator[AsyncIterator[Sequence[Change]]]:
+        session = self._lifecycle.find(request.session_id)
+        self._need_snapshots(session)
+        storage = self._storage(session)
+        if session.volume is None:
+            raise Unavailable(f"the volume of session {request.session_id} is missing")
+        old = (await self._row(session, request.old)).point
+        new = session.volume.state if request.new == CURRENT else (await self._row(session, request.new)).point
+        steps = compare(
+            Path(session.row.template_path),
+            storage.look(old),
+            storage.look(new),
+            below=request.below,
+            patch=request.patch,
+        )
+
+        async def batches() -> AsyncIterator[Sequence[Change]]:
+            try:
+                while batch := await asyncio.to_thread(lambda: list(islice(steps, _DIFF_BATCH))):
+                    yield batch
+            except OSError as error:
+                raise Unavailable(f"the points cannot be compared: {error.strerror}") from error
+
+        try:
+            yield batches()
+        finally:
+            steps.close()
 
     async def _prune(self, session: Session) -> None:
         """Only turns: what a user named stays until he deletes it."""
@@ -307,7 +365,7 @@ class Turns:
             failpoints.reach("fork: all made")
             answer = ",".join(child.row.session_id for child in made)
             await self._history.remember(request.request_id, request.session_id, answer)
-        except BaseException as error:  # all or none
+        except BaseException as error:  # noqa: BLE001 - all or none: undone, then raised again
             for child in made:
                 with suppress(SandlotError):
                     await asyncio.shield(self._lifecycle.destroy(child.row.session_id))
