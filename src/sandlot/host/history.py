@@ -114,6 +114,16 @@ class History:
         sql = f"SELECT * FROM snapshots {where} ORDER BY session_id, serial"
         return await self._journal.transact(lambda db: [_snapshot(row) for row in db.execute(sql, values)])
 
+    async def last_process_id(self, session_id: str) -> int:
+        """The newest call that a turn has."""
+        sql = "SELECT last_process_id FROM turns WHERE session_id = ? ORDER BY number DESC LIMIT 1"
+
+        def find(db: sqlite3.Connection) -> int:
+            found = db.execute(sql, (session_id,)).fetchone()
+            return found[0] if found else 0
+
+        return await self._journal.transact(find)
+
     async def turns(self, session_id: str) -> list[TurnRow]:
         sql = "SELECT * FROM turns WHERE session_id = ? ORDER BY number"
         return await self._journal.transact(lambda db: [_turn(row) for row in db.execute(sql, (session_id,))])

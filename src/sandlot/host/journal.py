@@ -167,12 +167,12 @@ class Journal:
         values = (str(CallState.LOST), session_id, str(CallState.RUNNING), *alive)
         await self._do(lambda db: db.execute(sql, values))
 
-    async def calls(self, session_id: str) -> list[CallRow]:
+    async def calls(self, session_id: str, first: int = 0, last: int = 1 << 62) -> list[CallRow]:
         self._flush_now()
-        sql = (
-            "SELECT process_id, call_id, state, started, argv, result, NULL FROM calls WHERE session_id = ? ORDER BY 1"
-        )
-        return await self._do(lambda db: [_call(session_id, row) for row in db.execute(sql, (session_id,))])
+        columns = "process_id, call_id, state, started, argv, result, NULL"
+        sql = f"SELECT {columns} FROM calls WHERE session_id = ? AND process_id BETWEEN ? AND ? ORDER BY 1"
+        values = (session_id, first, last)
+        return await self._do(lambda db: [_call(session_id, row) for row in db.execute(sql, values)])
 
     async def find_call(self, session_id: str, call_id: str) -> CallRow | None:
         self._flush_now()

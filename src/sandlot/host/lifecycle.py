@@ -303,7 +303,7 @@ class Lifecycle:
         await self._parts.runtimes[row.runtime].stop(row.volume)
         session.guest = None
         failpoints.reach("destroy: guest ended")
-        points = [snapshot.point for snapshot in await self._history.snapshots(row.session_id)]
+        points = [snapshot.point for snapshot in session.snapshots.values()]
         await self._storage(session).release(*points, *([session.volume.state] if session.volume else []))
         failpoints.reach("destroy: volume released")
         await asyncio.to_thread(remove_outputs, self._outputs / row.volume)
@@ -395,7 +395,7 @@ class Lifecycle:
         for snapshot in await self._history.snapshots():
             if session := self._sessions.get(snapshot.session_id):
                 points[session.row.storage].append(snapshot.point)
-                session.snap_count += 1
+                session.add_snapshot(snapshot)
         for name, storage in self._parts.storages.items():
             await storage.settle(points[name])
 

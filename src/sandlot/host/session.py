@@ -11,6 +11,7 @@ from sandlot.contracts.storage import Volume
 from sandlot.host.calls import LiveCall, Ticket
 from sandlot.host.files import Place
 from sandlot.host.gate import Gate
+from sandlot.host.history import SnapshotRow
 from sandlot.host.journal import CallRow, Journal, SessionRow
 from sandlot.model import (
     CallRecord,
@@ -69,7 +70,8 @@ class Session:
         self._journal = journal
         self._outputs = outputs
         self.last_process_id = 0
-        self.snap_count = 0
+        self.snapshots: dict[str, SnapshotRow] = {}  # oldest first
+        self.last_snapshot = 0
         self._ended_since_prune = 0
         self.on_wedged: Callable[[str], None] = self._ignore
         self.on_prune_due: Callable[[], None] = self._nothing
@@ -107,11 +109,25 @@ class Session:
             runtime=row.runtime,
             workspace=self.workspace,
             turn_count=row.last_turn,
-            snap_count=self.snap_count,
+            snap_count=len(self.snapshots),
             space_used=space_used,
             origin=row.origin,
             head=row.head,
         )
+
+    def add_snapshot(self, row: SnapshotRow) -> None:
+        self.snapshots[row.name] = row
+        self.last_snapshot = max(self.last_snapshot, row.serial)
+
+    def forget_snapshots(self, *names: str) -> None:
+        """As the journal does: what grew from one of them grew from what it grew from."""
+        for name in names:
+            gone = self.snapshots.pop(name)
+            if self.row.head == name:
+                self.row = replace(self.row, head=gone.parent)
+            for row in tuple(self.snapshots.values()):
+                if row.parent == name:
+                    self.snapshots[row.name] = replace(row, parent=gone.parent)
 
     def set_state(self, state: SessionState, reason: str = "") -> None:
         self.row = replace(self.row, state=state, reason=reason)

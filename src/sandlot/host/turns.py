@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import cast
 
@@ -72,48 +72,39 @@ class Turns:
     async def create_snapshot(self, request: SnapshotRequest) -> Snapshot:
         session = self._find(request.session_id)
         if (known := await self._history.answer(request.request_id)) is not None:
-            return (await self._row(session, known)).told()
+            return self._row(session, known).told()
         self._need_snapshots(session)
         async with session.gate.shut("a snapshot"):
-            rows = await self._history.snapshots(request.session_id)
-            if any(row.name == request.name for row in rows):
+            if request.name in session.snapshots:
                 raise Conflict(
                     f"session {request.session_id} has a snapshot {request.name} already",
                     next_step="choose another name, or delete it",
                     session_id=request.session_id,
                 )
-            row = await self._take(session, request.name, SnapshotKind.NAMED, rows, None, request.request_id)
+            row = await self._take(session, request.name, SnapshotKind.NAMED, None, request.request_id)
         return row.told()
 
     async def list_snapshots(self, session_id: str) -> Sequence[Snapshot]:
         session = self._lifecycle.find(session_id)
         self._need_snapshots(session)
         storage = self._storage(session)
-        rows = await self._history.snapshots(session_id)
-        points = {row.name: row.point for row in rows}
+        rows = session.snapshots
         told: list[Snapshot] = []
-        for row in rows:
-            space = await storage.usage(row.point, points.get(row.parent or "", ""))
-            told.append(row.told(space))
+        for row in tuple(rows.values()):
+            parent = rows.get(row.parent or "")
+            told.append(row.told(await storage.usage(row.point, parent.point if parent else "")))
         return told
 
     async def delete_snapshot(self, session_id: str, name: str) -> None:
         session = self._lifecycle.find(session_id)
         self._need_snapshots(session)
         async with session.gate.shut("the removal of a snapshot"):
-            await self._drop(session, [await self._row(session, name)])
+            await self._drop(session, [self._row(session, name)])
 
     async def _drop(self, session: Session, rows: Sequence[SnapshotRow]) -> None:
-        names = [row.name for row in rows]
-        await self._history.remove(session.row.session_id, *names)
+        await self._history.remove(session.row.session_id, *(row.name for row in rows))
         failpoints.reach("delete: recorded")
-        if session.row.head in names:
-            parents = {row.name: row.parent for row in rows}
-            head = session.row.head
-            while head in parents:
-                head = parents[head]
-            session.row = replace(session.row, head=head)
-        session.snap_count -= len(rows)
+        session.forget_snapshots(*(row.name for row in rows))
         await self._storage(session).release(*(row.point for row in rows))
         self._lifecycle.sweep()
 
@@ -124,16 +115,13 @@ class Turns:
         if (known := await self._history.answer(request.request_id)) is not None:
             return await self._turn(session, known)
         async with session.gate.shut("the end of a turn"):
-            turns = await self._history.turns(request.session_id)
             number = session.row.last_turn + 1
-            first = turns[-1].last_process_id + 1 if turns else 1
+            first = await self._history.last_process_id(request.session_id) + 1
             if self._has_snapshots(session):
                 name = f"{TURN_PREFIX}{number:04d}"
                 turn = TurnRow(request.session_id, number, time.time(), name, first, session.last_process_id)
-                rows = await self._history.snapshots(request.session_id)
-                row = await self._take(session, name, SnapshotKind.TURN, rows, turn, request.request_id)
-                parent = next((each.point for each in rows if each.name == row.parent), None)
-                self._background.spawn("count changes", self._count(session, turn, parent, row.point))
+                row = await self._take(session, name, SnapshotKind.TURN, turn, request.request_id)
+                self._background.spawn("count changes", self._count(session, turn, row))
                 await self._prune(session)
             else:
                 turn = TurnRow(request.session_id, number, time.time(), None, first, session.last_process_id)
@@ -152,24 +140,23 @@ class Turns:
         raise SnapshotNotFound(f"the turn of session {session.row.session_id} that was asked for is gone")
 
     async def _told(self, session: Session, row: TurnRow) -> Turn:
-        calls = tuple(
-            call.record
-            for call in await self._journal.calls(row.session_id)
-            if row.first_process_id <= call.process_id <= row.last_process_id
+        calls = await self._journal.calls(row.session_id, row.first_process_id, row.last_process_id)
+        return Turn(
+            row.session_id, row.number, row.closed, row.snapshot, tuple(call.record for call in calls), row.changes
         )
-        return Turn(row.session_id, row.number, row.closed, row.snapshot, calls, row.changes)
 
-    async def _count(self, session: Session, turn: TurnRow, parent: str | None, point: str) -> None:
+    async def _count(self, session: Session, turn: TurnRow, row: SnapshotRow) -> None:
         """Behind the back of whoever closed the turn: it takes as long as much has changed."""
         storage = self._storage(session)
-        new = storage.look(point)
-        old = new[1:] if parent is None else storage.look(parent)
+        parent = session.snapshots.get(row.parent or "")
+        new = storage.look(row.point)
+        old = storage.look(parent.point) if parent else new[1:]
 
-        def count() -> Counter[str]:
+        def look() -> Counter[str]:
             return Counter(change.kind for change in compare(Path(session.row.template_path), old, new))
 
         with suppress(OSError):  # pruned or destroyed meanwhile: nobody will ask
-            found = await asyncio.to_thread(count)
+            found = await asyncio.to_thread(look)
             counts = ChangeCounts(*(found[kind] for kind in ChangeKind))
             await self._history.count_changes(turn.session_id, turn.number, counts)
 
@@ -180,8 +167,8 @@ class Turns:
         storage = self._storage(session)
         if session.volume is None:
             raise Unavailable(f"the volume of session {request.session_id} is missing")
-        old = (await self._row(session, request.old)).point
-        new = session.volume.state if request.new == CURRENT else (await self._row(session, request.new)).point
+        old = self._row(session, request.old).point
+        new = session.volume.state if request.new == CURRENT else self._row(session, request.new).point
         steps = compare(
             Path(session.row.template_path),
             storage.look(old),
@@ -206,8 +193,7 @@ class Turns:
         """Only turns: what a user named stays until he deletes it."""
         if self._turns_kept <= 0:
             return
-        rows = await self._history.snapshots(session.row.session_id)
-        turns = [row for row in rows if row.kind is SnapshotKind.TURN]
+        turns = [row for row in session.snapshots.values() if row.kind is SnapshotKind.TURN]
         if len(turns) > self._turns_kept:
             await self._drop(session, turns[: -self._turns_kept])
 
@@ -218,7 +204,6 @@ class Turns:
         session: Session,
         name: str,
         kind: SnapshotKind,
-        rows: Sequence[SnapshotRow],
         turn: TurnRow | None,
         request_id: str | None,
     ) -> SnapshotRow:
@@ -226,29 +211,34 @@ class Turns:
         session_id, runtime, storage = session.row.session_id, self._runtime(session), self._storage(session)
         volume = session.volume
         assert volume is not None, "an active session has a volume"
-        await self._history.begin(session_id, "snapshot")
-        failpoints.reach("snapshot: begun")
         taken: Taken | None = None
+        marked = asyncio.ensure_future(self._history.begin(session_id, "snapshot"))
         try:
             taken = await self._freeze_and_take(storage, volume, runtime.group(volume.name))
             failpoints.reach("snapshot: layer made")
-            if taken.volume != volume:
-                session.volume = taken.volume
-                await runtime.swap(session.start_plan())
-                failpoints.reach("snapshot: swapped")
-            await storage.sync()
+            await marked
+            failpoints.reach("snapshot: begun")
+            # Nobody writes to what is closed: the disk can have it while the guest is moved.
+            synced = asyncio.ensure_future(storage.sync())
+            try:
+                if taken.volume != volume:
+                    session.volume = taken.volume
+                    await runtime.swap(session.start_plan())
+                    failpoints.reach("snapshot: swapped")
+            finally:
+                await synced
             failpoints.reach("snapshot: synced")
-            serial = rows[-1].serial + 1 if rows else 1
+            serial = session.last_snapshot + 1
             number = turn.number if turn else None
             head = (session_id, name, serial, kind, number, session.row.head, time.time())
             row = SnapshotRow(*head, taken.point, session.last_process_id)
             await self._history.add(row, taken.volume.state, turn, request_id)
         except BaseException:  # undone, then raised again
-            await asyncio.shield(self._undo(session, volume, taken))
+            await asyncio.shield(self._undo(session, volume, taken, marked))
             raise
         failpoints.reach("snapshot: recorded")
         session.row = replace(session.row, head=name, volume_state=taken.volume.state)
-        session.snap_count += 1
+        session.add_snapshot(row)
         return row
 
     async def _freeze_and_take(self, storage: Storage, volume: Volume, group: Group) -> Taken:
@@ -260,7 +250,10 @@ class Turns:
         finally:
             await group.resume()
 
-    async def _undo(self, session: Session, volume: Volume, taken: Taken | None) -> None:
+    async def _undo(
+        self, session: Session, volume: Volume, taken: Taken | None, marked: "asyncio.Future[None]"
+    ) -> None:
+        await asyncio.gather(marked, return_exceptions=True)
         moved = session.volume != volume
         session.volume = volume
         with suppress(SandlotError):
@@ -283,7 +276,7 @@ class Turns:
     async def rollback(self, request: RollbackRequest) -> SessionInfo:
         session = self._find(request.session_id)
         self._need_snapshots(session)
-        target = await self._row(session, request.to)
+        target = self._row(session, request.to)
         attended = sum(live.is_attended for live in session.live.values())
         if attended:
             raise ToolsInFlight(
@@ -300,8 +293,7 @@ class Turns:
         session_id, runtime, storage = session.row.session_id, self._runtime(session), self._storage(session)
         old = session.volume
         assert old is not None, "an active session has a volume"
-        rows = await self._history.snapshots(session_id)
-        newer = [] if keep else _grown_from(target.name, rows)
+        newer = [] if keep else _grown_from(target.name, tuple(session.snapshots.values()))
         await self._history.begin(session_id, "rollback")
         failpoints.reach("rollback: begun")
         new: Volume | None = None
@@ -320,7 +312,7 @@ class Turns:
             raise
         failpoints.reach("rollback: recorded")
         session.row = replace(session.row, head=target.name, volume_state=new.state)
-        session.snap_count -= len(newer)
+        session.forget_snapshots(*(row.name for row in newer))
         await storage.release(old.state, *(row.point for row in newer))
         self._lifecycle.sweep()
 
@@ -347,7 +339,7 @@ class Turns:
         self._need_snapshots(session)
         if (known := await self._history.answer(request.request_id)) is not None:
             return [await self._lifecycle.get(session_id) for session_id in known.split(",")]
-        at = await self._row(session, request.at) if request.at is not None else await self._snapshot_for_fork(session)
+        at = self._row(session, request.at) if request.at is not None else await self._snapshot_for_fork(session)
         labels = session.labels if request.labels is None else request.labels
         origin = f"{request.session_id}/{at.name}"
         room = asyncio.Semaphore(_FORKS_AT_ONCE)
@@ -374,11 +366,9 @@ class Turns:
 
     async def _snapshot_for_fork(self, session: Session) -> SnapshotRow:
         async with session.gate.shut("a snapshot"):
-            rows = await self._history.snapshots(session.row.session_id)
-            taken = {row.name for row in rows}
-            number = next(n for n in range(1, len(rows) + 2) if f"{_FORK_PREFIX}{n:04d}" not in taken)
-            name = f"{_FORK_PREFIX}{number:04d}"
-            return await self._take(session, name, SnapshotKind.NAMED, rows, None, None)
+            names = (f"{_FORK_PREFIX}{number:04d}" for number in count(1))
+            name = next(name for name in names if name not in session.snapshots)
+            return await self._take(session, name, SnapshotKind.NAMED, None, None)
 
     # ---- looking up --------------------------------------------------------------------------------------------
 
@@ -405,11 +395,10 @@ class Turns:
                 session_id=session.row.session_id,
             )
 
-    async def _row(self, session: Session, asked: str) -> SnapshotRow:
+    def _row(self, session: Session, asked: str) -> SnapshotRow:
         name = snapshot_name(asked)
-        for row in await self._history.snapshots(session.row.session_id):
-            if row.name == name:
-                return row
+        if (row := session.snapshots.get(name)) is not None:
+            return row
         raise SnapshotNotFound(
             f"session {session.row.session_id} has no snapshot {name}",
             next_step="`sandlot log` shows its history",
