@@ -107,8 +107,15 @@ def compare(
     before, after = _View([*old, template]), None
     try:
         after = _View([*new, template])
+        covered = "\0"
         for path, whole in places:
-            yield from _compare_path(before, after, path, whole=whole, base=below, patch=patch)
+            if path.startswith(covered):
+                continue
+            # What is a directory on one side only is told file by file, as is what comes or goes as a whole.
+            deep = whole or _is_directory(before, path) != _is_directory(after, path)
+            if deep:
+                covered = path + "/"
+            yield from _compare_path(before, after, path, deep=deep, base=below if patch else "")
     finally:
         before.close()
         if after:
@@ -162,21 +169,25 @@ def _has_mark(path: str, name: str) -> bool:
     return False
 
 
-def _compare_path(before: _View, after: _View, path: str, *, whole: bool, base: str, patch: bool) -> Iterator[Change]:
-    pending = [(path, whole)]
+def _is_directory(view: _View, path: str) -> bool:
+    found = view.find(path)
+    return found is not None and found.is_directory
+
+
+def _compare_path(before: _View, after: _View, path: str, *, deep: bool, base: str) -> Iterator[Change]:
+    pending = [path]
     while pending:
-        at, whole = pending.pop()
+        at = pending.pop()
         old, new = before.find(at), after.find(at)
-        if old is None and new is None:
-            continue
-        change = _change(before, after, at, old, new, base if patch else "")
-        if change is not None:
+        if (change := _change(before, after, at, old, new, base)) is not None:
             yield change
-        # What comes or goes as a whole is told file by file; so is what is no directory on one side.
-        was, is_now = old is not None and old.is_directory, new is not None and new.is_directory
-        if (whole or was != is_now) and (was or is_now):
-            names = (before.names(at) if was else set[str]()) | (after.names(at) if is_now else set[str]())
-            pending += [(posixpath.join(at, name), True) for name in sorted(names, reverse=True)]
+        if deep:
+            names = {name for view, found in ((before, old), (after, new)) for name in _names(view, found, at)}
+            pending += [posixpath.join(at, name) for name in sorted(names, reverse=True)]
+
+
+def _names(view: _View, found: _Found | None, path: str) -> set[str]:
+    return view.names(path) if found is not None and found.is_directory else set()
 
 
 def _change(before: _View, after: _View, path: str, old: _Found | None, new: _Found | None, base: str) -> Change | None:
@@ -185,8 +196,8 @@ def _change(before: _View, after: _View, path: str, old: _Found | None, new: _Fo
     elif new is None and old is not None:
         kind, what = ChangeKind.REMOVED, old.word
     else:
-        assert old is not None
-        assert new is not None
+        if old is None or new is None:
+            return None
         if old.marks() == new.marks() and (not new.is_file or _same_content(before, after, path)):
             return None
         kind, what = ChangeKind.CHANGED, new.word
