@@ -2,10 +2,11 @@
 
 import json
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from sandlot.host.journal import Journal
-from sandlot.model import ChangeCounts, Snapshot, SnapshotKind
+from sandlot.model import ChangeCounts, ForkRequest, Snapshot, SnapshotKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +141,15 @@ class History:
 
         return await self._journal.transact(find)
 
-    async def remember(self, request_id: str | None, session_id: str, answer: str) -> None:
-        await self._journal.transact(lambda db: _write_answer(db, request_id, session_id, answer), full=True)
+    async def finish_fork(self, request: ForkRequest, made: Sequence[str]) -> None:
+        """All of them are there: from now on they are sessions like others."""
+
+        def write(db: sqlite3.Connection) -> None:
+            sql = "UPDATE sessions SET changing = '' WHERE session_id = ?"
+            db.executemany(sql, [(session_id,) for session_id in made])
+            _write_answer(db, request.request_id, request.session_id, ",".join(made))
+
+        await self._journal.transact(write, full=True)
 
     async def _run(self, sql: str, values: tuple[object, ...], *, full: bool) -> None:
         await self._journal.transact(lambda db: db.execute(sql, values), full=full)

@@ -44,6 +44,8 @@ from sandlot.model import (
     transition,
 )
 
+FORKING = "fork"
+
 
 class Lifecycle:
     """All sessions of one host. Every change of state is journalled before it is told."""
@@ -211,7 +213,8 @@ class Lifecycle:
         vessel = await self._vessels.begin(storage, runtime, template, point)
         wishes = source.wishes_with(labels)
         spec = SessionSpec(template=row.template, timeout_s=timeout_s)
-        made = replace(self._make_row(session_id, spec, wishes, vessel), origin=origin)
+        # Marked, until all that were asked for are there: those of an engine that died in between are removed.
+        made = replace(self._make_row(session_id, spec, wishes, vessel), origin=origin, changing=FORKING)
         return await self._board(made, wishes, vessel)
 
     async def _board(self, row: SessionRow, wishes: Wishes, vessel: Vessel) -> Session:
@@ -402,7 +405,7 @@ class Lifecycle:
     async def _take_over_session(self, session: Session) -> None:
         row, volume = session.row, session.volume
         runtime = self._parts.runtimes[row.runtime]
-        if row.state is SessionState.DESTROYING:
+        if row.state is SessionState.DESTROYING or row.changing == FORKING:
             await self._destroy(session)
             return
         if volume is None:

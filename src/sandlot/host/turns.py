@@ -355,8 +355,9 @@ class Turns:
                 for _ in range(request.count):
                     group.create_task(one())
             failpoints.reach("fork: all made")
-            answer = ",".join(child.row.session_id for child in made)
-            await self._history.remember(request.request_id, request.session_id, answer)
+            await self._history.finish_fork(request, [child.row.session_id for child in made])
+            for child in made:
+                child.row = replace(child.row, changing="")
         except BaseException as error:  # noqa: BLE001 - all or none: undone, then raised again
             for child in made:
                 with suppress(SandlotError):

@@ -126,7 +126,7 @@ class LayersStorage:
         for point in points:
             self._uses.update(_layers(point))
         for entry in list(os.scandir(self._volumes)):
-            if entry.is_dir(follow_symlinks=False) and entry.name not in self._uses:
+            if entry.is_dir(follow_symlinks=False) and self._uses[entry.name] <= 0:
                 self._discard(entry.name)
 
     def _discard(self, layer: str) -> None:

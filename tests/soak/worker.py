@@ -1,0 +1,124 @@
+"""`python -m tests.soak.worker DATA LOG SEED FAILPOINT HIT`: works on a world until the failpoint kills it.
+
+Before an operation it writes what it is about to do, and after it what came back: what stands behind was acknowledged.
+"""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from sandlot.config.settings import load
+from sandlot.host import failpoints
+from sandlot.host.service import SandboxHostService
+from sandlot.model import (
+    CallRequest,
+    ForkRequest,
+    RollbackRequest,
+    SandlotError,
+    SessionFilter,
+    SessionSpec,
+    SnapshotRequest,
+    TurnRequest,
+)
+from sandlot.wiring.embedded import build
+
+OPERATIONS_MAX = 60
+SESSIONS_MAX = 8
+
+
+class Worker:
+    def __init__(self, host: SandboxHostService, log: Path, seed: str) -> None:
+        self._host = host
+        self._log = log.open("a")
+        self._rng = random.Random(seed)
+        self._seed = seed
+        self._count = 0
+
+    def _write(self, **line: Any) -> None:
+        self._log.write(json.dumps(line) + "\n")
+        self._log.flush()
+
+    async def step(self) -> None:
+        self._count += 1
+        tag = f"{self._seed}-{self._count}"
+        ids = [session.session_id for session in (await self._host.list(SessionFilter())).sessions]
+        kinds = (
+            ["write"] * 3 + ["turn"] * 3 + ["rollback", "snapshot", "delete", "fork", "destroy"] if ids else ["create"]
+        )
+        if ids and len(ids) < SESSIONS_MAX:
+            kinds.append("create")
+        kind = self._rng.choice(kinds)
+        if kind == "fork" and len(ids) >= SESSIONS_MAX:
+            kind = "destroy"
+        target = self._rng.choice(ids) if ids else ""
+        await self._do(kind, target, tag)
+
+    async def _do(self, kind: str, session_id: str, tag: str) -> None:
+        host, rng = self._host, self._rng
+        names = [shot.name for shot in await host.list_snapshots(session_id)] if session_id else []
+        if kind in ("rollback", "delete") and not names:
+            kind = "turn"
+        name = rng.choice(names) if names else None
+        keep = rng.random() < 0.5
+        about: dict[str, Any] = {"op": kind, "session": session_id, "tag": tag, "name": name, "keep": keep}
+        if kind == "create":
+            about["session"] = f"s-{tag}"
+        self._write(begin=about)
+        answer: Any = None
+        if kind == "create":
+            await host.create(SessionSpec(session_id=f"s-{tag}"))
+        elif kind == "write":
+            await self._put(session_id, tag)
+        elif kind == "turn":
+            answer = (await host.turn_complete(TurnRequest(session_id))).snapshot
+        elif kind == "snapshot":
+            answer = (await host.create_snapshot(SnapshotRequest(session_id, f"n-{tag}"))).name
+        elif kind == "rollback":
+            assert name is not None
+            await host.rollback(RollbackRequest(session_id, name, keep))
+        elif kind == "delete":
+            assert name is not None
+            await host.delete_snapshot(session_id, name)
+        elif kind == "fork":
+            forks = await host.fork(ForkRequest(session_id, name, count=2))
+            answer = {"children": [fork.session_id for fork in forks], "at": (forks[0].origin or "").split("/")[-1]}
+        elif kind == "destroy":
+            await host.destroy(session_id)
+        self._write(done=tag, answer=answer)
+
+    async def _put(self, session_id: str, tag: str) -> None:
+        # A command outlives the engine that began it; what it does must be whole at every moment.
+        script = f"mkdir -p d/{tag}; echo {tag} > d/{tag}/f; echo {tag} > new; mv new value"
+        async with self._host.call(CallRequest(session_id, ("sh", "-ec", script))) as stream:
+            result = await stream.result()
+        assert result.exit_code == 0, result
+
+
+async def main() -> None:
+    data, log, seed, failpoint, hit = sys.argv[1:]
+    left = int(hit)
+
+    def strike() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    async with build(load({**os.environ, "SANDLOT_DATA_DIR": data})) as host:
+        failpoints.arm(failpoint, strike)
+        worker = Worker(host, Path(log), seed)
+        for _ in range(OPERATIONS_MAX):
+            try:
+                await worker.step()
+            except SandlotError as error:
+                print(f"{type(error).__name__}: {error}", file=sys.stderr)
+                raise
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
