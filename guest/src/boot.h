@@ -5,7 +5,7 @@
 struct boot_plan {
     int socket;           /* the guest's end */
     int root;             /* detached mount of the assembled root */
-    int devices;          /* detached clone of the shared /dev */
+    int devices;          /* detached /dev of this session */
     const char *hostname;
     const char *directory; /* runtime none: where the guest stands */
 };

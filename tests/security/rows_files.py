@@ -64,7 +64,7 @@ _NODES = (
         "/dev",
         "ls -A /dev | xargs",
         "empty fd full null ptmx pts random shm stderr stdin stdout tty urandom zero",
-        "six harmless nodes, made once on the host",
+        "six harmless nodes, made by the keeper",
     ),
     attempt("new file in /dev", "open @/dev/x 0101 0644", "EROFS", "/dev is read-only", (ROOT,)),
     attempt("remove from /dev", "unlink @/dev/null", "EROFS", "/dev is read-only", (ROOT,)),

@@ -1,4 +1,4 @@
-"""The verbs: protocols only. What implements them is proven by the conformance suites."""
+"""The verbs: protocols only."""
 
 from sandlot.contracts.host import Calls, CallStream, Files, FileStream, Host, Sessions, Snapshots
 from sandlot.contracts.runtime import (

@@ -2,11 +2,13 @@
 
 The same rules as `guest/src/users.c`, so that a file of the host and a file of a command have the same owner."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 TEXT_BYTES_MAX = 256 * 1024
 _ID_MAX = 65535
 _GROUPS_MAX = 64
+_NAME_BYTES_MAX = 63  # of what is longer, the guest knows this much
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,24 +22,32 @@ class Account:
 
 def find_account(who: str, passwd: bytes, group: bytes) -> Account | None:
     """`who` is a name, a number or two numbers with a colon. None: nobody has that name."""
-    name, colon, group_text = who.partition(":")
-    uid = _number(name.encode(errors="surrogateescape"))
-    gid = _number(group_text.encode(errors="surrogateescape")) if colon else None
+    asked = who.encode("utf-8", "surrogateescape")
+    if len(asked) > _NAME_BYTES_MAX:
+        return None
+    name, colon, group_text = asked.partition(b":")
+    uid = _number(name)
+    gid = _number(group_text) if colon else None
     if colon and (uid is None or gid is None):
         return None
-    found = _account(name.encode(errors="surrogateescape"), uid, passwd)
+    found = _account(name, uid, passwd)
     if found is None:
         if uid is None:
             return None
-        found = (name.encode(errors="surrogateescape"), uid, uid)
+        found = (name, uid, uid)
     own_name, own_uid, own_gid = found
     if gid is None:
         gid = own_gid
-    return Account(own_uid, gid, (gid, *_groups(own_name, gid, group)))
+    return Account(own_uid, gid, (gid, *_groups(own_name[:_NAME_BYTES_MAX], gid, group)))
+
+
+def _lines(text: bytes) -> Iterable[bytes]:
+    """To the guest a text ends at its first zero byte."""
+    return filter(None, text.partition(b"\0")[0].split(b"\n"))
 
 
 def _account(name: bytes, uid: int | None, passwd: bytes) -> tuple[bytes, int, int] | None:
-    for line in passwd.split(b"\n"):
+    for line in _lines(passwd):
         fields = line.split(b":", 6)
         if len(fields) < 7:
             continue
@@ -49,7 +59,7 @@ def _account(name: bytes, uid: int | None, passwd: bytes) -> tuple[bytes, int, i
 
 def _groups(name: bytes, own: int, group: bytes) -> list[int]:
     found: list[int] = []
-    for line in group.split(b"\n"):
+    for line in _lines(group) if name else ():  # a group without members is not a group of the nameless
         fields = line.split(b":", 6)
         if len(fields) < 4 or (gid := _number(fields[2])) is None or gid == own:
             continue

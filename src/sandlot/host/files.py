@@ -3,18 +3,20 @@
 import asyncio
 import errno
 import os
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Generator
+import threading
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from sandlot.contracts.runtime import Tree
 from sandlot.host import inside
 from sandlot.host.accounts import TEXT_BYTES_MAX, find_account
-from sandlot.host.inside import PIECE_BYTES, Inside, Replacement, WrongKind
-from sandlot.host.kernel import Identity, act_as
+from sandlot.host.inside import PIECE_BYTES, Inside, WrongKind
+from sandlot.host.kernel import Identity, act_as, serve_sessions
+from sandlot.host.replacement import Replacement
 from sandlot.model import (
     DeadlineExceeded,
     DirectoryMake,
@@ -28,6 +30,7 @@ from sandlot.model import (
     FileStat,
     FileWrite,
     InvalidArgument,
+    InvalidState,
     LimitReached,
     PermissionDenied,
     SandlotError,
@@ -38,8 +41,10 @@ from sandlot.model import (
 _THREADS = 8
 _KNOWN_MAX = 4096
 _SHOWN_CHARS = 300
+_CLOSING = "the engine is closing"
 _DONE = object()
 _T = TypeVar("_T")
+_End = TypeVar("_End")
 
 _Key = tuple[int, str, tuple[int, ...], tuple[int, ...]]  # whose range, which name, and what the two lists looked like
 
@@ -70,29 +75,79 @@ class Place:
 
 class Desk:
     """Where the files of one session are worked on, for the time of one operation. What was opened for it is closed
-    when no thread works at it any more: a number that is closed too early may be another session's a moment later."""
+    when it was left and no thread works at it any more, and then nobody can begin: a number that is used after it was
+    closed may be another session's by then."""
 
     def __init__(self, place: Place, path: str, known: dict[_Key, Identity]) -> None:
         self.inside = Inside(place.tree, place.workspace)
         self.path = self.inside.locate(path)
+        self.shown = _printable(self.path)  # in errors
         self._first_id = place.tree.first_id
         self._user = place.user
         self._known = known
         self._who: Identity | None = None
-        self._open: list[Callable[[], None]] = [self.inside.close]
-        self._busy: Future[object] | None = None
+        self._open = ExitStack()
+        self._open.callback(self.inside.close)
+        self._lock = threading.Lock()
+        self._at_work = 0
+        self._left = False
 
     @property
     def has_users(self) -> bool:
         return self._first_id is not None
 
-    def become_user(self) -> None:
-        """In the thread that is to work. Raises InvalidArgument, OSError."""
-        if self._first_id is None:
-            act_as(None)
-            return
-        self._who = self._who or self._find(self._first_id)
-        act_as(self._who)
+    def work(self, step: Callable[[], _T], *, last: bool = False) -> _T:
+        """In a thread, as the user; after the last step everything is closed. Raises InvalidState when it was left."""
+        with self._lock:
+            if self._left:
+                raise InvalidState(f"{self.shown} is read no more", next_step="read within the context that opened it")
+            self._at_work += 1
+            self._left = last
+        try:
+            self._become_user()
+            return step()
+        finally:
+            with self._lock:
+                self._at_work -= 1
+                over = self._left and not self._at_work
+            if over:
+                self.close()
+
+    def end(self) -> None:
+        """Within a step: it is the last."""
+        with self._lock:
+            self._left = True
+
+    def leave(self) -> bool:
+        """Nobody can begin from now on. Whether there is something to close; a thread at work closes it itself."""
+        with self._lock:
+            was_left, self._left = self._left, True
+            return not was_left and not self._at_work
+
+    def close_as_user(self) -> None:
+        """In a thread. Whoever made something away from its place removes it; who is not known yet has made nothing."""
+        with suppress(OSError):
+            act_as(self._who)
+        self.close()
+
+    def close(self) -> None:
+        with suppress(OSError):  # each is tried
+            self._open.close()
+
+    def keep(self, close: Callable[[], None]) -> None:
+        """Something to be closed at the end."""
+        self._open.callback(close)
+
+    def _become_user(self) -> None:
+        """In the thread that is to work. Raises InvalidArgument, Unavailable."""
+        try:
+            if self._first_id is None:
+                act_as(None)
+                return
+            self._who = self._who or self._find(self._first_id)
+            act_as(self._who)
+        except OSError as error:
+            raise Unavailable(f"the engine cannot act for the session: {error.strerror}") from error
 
     def _find(self, first_id: int) -> Identity:
         # Whatever its bits say, the session's own list of users can be read; the guest reads it as root too.
@@ -109,7 +164,8 @@ class Desk:
             found = Identity(first_id + account.uid, first_id + account.gid, groups, powerful=account.uid == 0)
             if len(self._known) >= _KNOWN_MAX:
                 self._known.clear()
-            self._known[key] = found
+            if all(key[2:]):  # a list that was not seen is not known again
+                self._known[key] = found
         return found
 
     def _look(self, path: str) -> tuple[int, ...]:
@@ -131,45 +187,23 @@ class Desk:
         finally:
             os.close(fd)
 
-    def keep(self, close: Callable[[], None]) -> None:
-        """Something to be closed at the end."""
-        self._open.append(close)
-
-    def work(self, job: Future[Any]) -> None:
-        self._busy = job
-
-    def leave(self) -> None:
-        if self._busy is None or self._busy.done():
-            self._close()
-        else:  # cancelled or late: the thread closes when it is done
-            self._busy.add_done_callback(lambda _job: self._close())
-
-    def _close(self) -> None:
-        while self._open:
-            self._open.pop()()
-
 
 class _Stream:
-    def __init__(
-        self, files: "SessionFiles", desk: Desk, fd: int, info: FileInfo, first: bytes, request: FileRead
-    ) -> None:
-        self.info = info
+    def __init__(self, files: "SessionFiles", desk: Desk, request: FileRead, start: "_Start") -> None:
+        self.info = start.info
         self._files = files
         self._desk = desk
-        self._fd = fd
-        self._first = first
-        self._request = request
+        self._offset = request.offset
+        self._start = start
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        piece, offset = self._first, self._request.offset
-        end = limits.FILE_OFFSET_MAX if self._request.length is None else offset + self._request.length
+        piece, offset, start = self._start.first, self._offset, self._start
         while piece:
             yield piece
             offset += len(piece)
-            # Shorter than asked: the end, unless the file has grown since.
-            if offset >= end or (len(piece) < PIECE_BYTES and offset >= self.info.size_bytes):
+            if start.is_end(offset, len(piece)):
                 return
-            piece = await self._files.read_on(self._desk, self._fd, min(PIECE_BYTES, end - offset), offset)
+            piece = await self._files.read_on(self._desk, start.fd, min(PIECE_BYTES, start.end - offset), offset)
 
 
 class SessionFiles:
@@ -177,8 +211,8 @@ class SessionFiles:
 
     def __init__(self) -> None:
         # Threads that act for sessions do nothing else; those of sessions without users of their own stay themselves.
-        self._others = ThreadPoolExecutor(_THREADS, thread_name_prefix="sandlot-files")
-        self._own = ThreadPoolExecutor(_THREADS, thread_name_prefix="sandlot-own-files")
+        self._others = ThreadPoolExecutor(_THREADS, "sandlot-files", serve_sessions)
+        self._own = ThreadPoolExecutor(_THREADS, "sandlot-own-files", serve_sessions)
         self._known: dict[_Key, Identity] = {}
 
     def close(self) -> None:
@@ -190,9 +224,8 @@ class SessionFiles:
     @asynccontextmanager
     async def read(self, place: Place, request: FileRead) -> AsyncGenerator[_Stream]:
         with self._desk(place, request.path) as desk:
-            length = PIECE_BYTES if request.length is None else request.length
-            fd, info, first = await self._do(desk, lambda: _read_start(desk, request.offset, length))
-            yield _Stream(self, desk, fd, info, first, request)
+            start = await self._do(desk, lambda: _read_start(desk, request))
+            yield _Stream(self, desk, request, start)
 
     async def write(self, place: Place, request: FileWrite, content: AsyncIterable[bytes]) -> FileInfo:
         with self._desk(place, request.path) as desk:
@@ -200,12 +233,15 @@ class SessionFiles:
             first = await anext(pieces, b"")
             second = await anext(pieces, None)
             if second is None:
-                return await self._do(desk, lambda: _begin(desk, request, first).commit())
-            new = await self._do(desk, lambda: _begin(desk, request, first))
-            await self._do(desk, lambda: new.write(second))
-            async for piece in pieces:
-                await self._do(desk, partial(new.write, piece))
-            return await self._do(desk, new.commit)
+                new, told = await self._do(desk, lambda: _write_whole(desk, request, first))
+            else:
+                new, told = await self._do(desk, lambda: _begin(desk, request, first)), None
+                await self._do(desk, lambda: new.write(second))
+                async for piece in pieces:
+                    await self._do(desk, partial(new.write, piece))
+            while told is None:
+                told = await self._do(desk, lambda: _finish(desk, new))
+            return told
 
     @asynccontextmanager
     async def list(self, place: Place, request: FileList) -> AsyncGenerator[AsyncIterator[list[FileInfo]]]:
@@ -220,30 +256,37 @@ class SessionFiles:
                 while batch is not None:
                     if batch:
                         yield batch
-                    batch = await self._do(desk, lambda: next(steps, None))
+                    batch = await self._do(desk, lambda: _next(desk, steps, None))
 
             yield batches()
 
     async def stat(self, place: Place, request: FileStat) -> FileInfo:
         with self._desk(place, request.path) as desk:
-            return await self._do(desk, lambda: inside.stat_file(desk.inside, desk.path, follow=request.follow))
+            return await self._do(
+                desk, lambda: inside.stat_file(desk.inside, desk.path, follow=request.follow), last=True
+            )
 
     async def make_directory(self, place: Place, request: DirectoryMake) -> bool:
         with self._desk(place, request.path) as desk:
             return await self._do(
-                desk, lambda: inside.make_directory(desk.inside, desk.path, request.mode, parents=request.parents)
+                desk,
+                lambda: inside.make_directory(desk.inside, desk.path, request.mode, parents=request.parents),
+                last=True,
             )
 
     async def rename(self, place: Place, request: FileRename) -> FileInfo:
         with self._desk(place, request.path) as desk:
             to = desk.inside.locate(request.to)
-            return await self._do(desk, lambda: inside.rename(desk.inside, desk.path, to, overwrite=request.overwrite))
+            desk.shown = f"{desk.shown} to {_printable(to)}"
+            return await self._do(
+                desk, lambda: inside.rename(desk.inside, desk.path, to, overwrite=request.overwrite), last=True
+            )
 
     async def remove(self, place: Place, request: FileRemove) -> None:
         with self._desk(place, request.path) as desk:
             steps = inside.remove(desk.inside, desk.path, recursive=request.recursive)
             desk.keep(steps.close)
-            while await self._do(desk, lambda: next(steps, _DONE)) is not _DONE:
+            while await self._do(desk, lambda: _next(desk, steps, _DONE)) is not _DONE:
                 pass
 
     # ---- how a verb is done ------------------------------------------------------------------------------------
@@ -254,39 +297,75 @@ class SessionFiles:
         try:
             yield desk
         finally:
-            desk.leave()
+            if desk.leave():
+                self._close(desk)
 
-    async def _do(self, desk: Desk, work: Callable[[], _T]) -> _T:
+    def _close(self, desk: Desk) -> None:
+        """Not on the loop: the last one who closes a large file that was removed, or a root that was, waits for it."""
+
+        def close_here(job: Future[None]) -> None:
+            if job.cancelled():
+                desk.close()
+
+        try:
+            self._pool(desk).submit(desk.close_as_user).add_done_callback(close_here)
+        except RuntimeError:  # the engine is closing
+            desk.close()
+
+    def _pool(self, desk: Desk) -> ThreadPoolExecutor:
+        return self._others if desk.has_users else self._own
+
+    async def _do(self, desk: Desk, step: Callable[[], _T], *, last: bool = False) -> _T:
         """One blocking step, as the user, in a thread, with a deadline. Raises what went wrong in our own words."""
-
-        def step() -> _T:
-            desk.become_user()
-            return work()
-
-        return await self.in_thread(desk, self._others if desk.has_users else self._own, step)
+        try:
+            job = self._pool(desk).submit(desk.work, step, last=last)
+        except RuntimeError:
+            raise Unavailable(_CLOSING) from None
+        try:
+            async with asyncio.timeout(limits.FILE_DEADLINE_S):
+                return await asyncio.wrap_future(job)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise Unavailable(_CLOSING) from None  # nobody asked for it but the end of the pool
+        except SandlotError:
+            raise
+        except TimeoutError:
+            raise DeadlineExceeded(f"{desk.shown} was not done in {limits.FILE_DEADLINE_S:g} s") from None
+        except OSError as error:
+            raise translate(error, desk.path, desk.shown) from error
 
     async def read_on(self, desk: Desk, fd: int, length: int, offset: int) -> bytes:
         """More of a file that is open; who we are does not matter for that."""
         return await self._do(desk, lambda: os.pread(fd, length, offset))
 
-    async def in_thread(self, desk: Desk, pool: ThreadPoolExecutor, step: Callable[[], _T]) -> _T:
-        job = pool.submit(step)
-        desk.work(job)
-        try:
-            async with asyncio.timeout(limits.FILE_DEADLINE_S):
-                return await asyncio.wrap_future(job)
-        except SandlotError:
-            raise
-        except TimeoutError:
-            raise DeadlineExceeded(f"{desk.path} was not done in {limits.FILE_DEADLINE_S:g} s") from None
-        except OSError as error:
-            raise translate(error, desk.path) from error
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """A file that was opened, and the first of it."""
+
+    fd: int
+    info: FileInfo
+    first: bytes
+    end: int  # of what was asked for
+
+    def is_end(self, offset: int, length: int) -> bool:
+        """Shorter than asked: the end, unless the file has grown since."""
+        return offset >= self.end or (length < PIECE_BYTES and offset >= self.info.size_bytes)
 
 
-def _read_start(desk: Desk, offset: int, length: int) -> tuple[int, FileInfo, bytes]:
+def _read_start(desk: Desk, request: FileRead) -> _Start:
     fd, found = inside.open_regular(desk.inside, desk.path)
     desk.keep(partial(os.close, fd))
-    return fd, desk.inside.info(desk.path, found), os.pread(fd, min(PIECE_BYTES, length), offset)
+    offset, most = request.offset, limits.FILE_OFFSET_MAX - request.offset
+    end = offset + (most if request.length is None else min(request.length, most))
+    # What is not there is not asked for: the kernel does not take every offset.
+    first = os.pread(fd, min(PIECE_BYTES, end - offset), offset) if offset < found.st_size else b""
+    start = _Start(fd, desk.inside.info(desk.path, found), first, end)
+    if not first or start.is_end(offset + len(first), len(first)):
+        desk.end()
+    return start
 
 
 def _begin(desk: Desk, request: FileWrite, first: bytes) -> Replacement:
@@ -296,10 +375,36 @@ def _begin(desk: Desk, request: FileWrite, first: bytes) -> Replacement:
     return new
 
 
-def translate(error: OSError, path: str) -> SandlotError:
+def _write_whole(desk: Desk, request: FileWrite, content: bytes) -> tuple[Replacement, FileInfo | None]:
+    new = _begin(desk, request, content)
+    return new, _finish(desk, new)
+
+
+def _finish(desk: Desk, new: Replacement) -> FileInfo | None:
+    told = new.commit()
+    if told is not None:
+        desk.end()
+    return told
+
+
+def _next(desk: Desk, steps: Iterator[_T], end: _End) -> _T | _End:
+    """What comes next, or the end, and then everything is closed."""
+    try:
+        return next(steps)
+    except StopIteration:
+        desk.end()
+        return end
+
+
+def _printable(path: str) -> str:
+    """A session chooses its names; those who read an error have a terminal."""
+    shown = path[:_SHOWN_CHARS]
+    return shown if shown.isprintable() else shown.encode("unicode_escape").decode()
+
+
+def translate(error: OSError, path: str, shown: str) -> SandlotError:
     """What the kernel said, as an error that callers know."""
     number = error.errno or 0
-    shown = path[:_SHOWN_CHARS]
     said = error.strerror or os.strerror(number)
     if number in _MISSING:
         return FileNotFound(f"{shown}: there is no such file or directory", path=path)

@@ -7,6 +7,7 @@ import os
 import platform
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -19,12 +20,13 @@ IN_ROOT = 0x10  # what leads out leads to the top instead, as in a chroot
 _OPENAT2 = 437
 _SETGROUPS = {"x86_64": 116, "aarch64": 159}
 _RENAME_NOREPLACE = 1
+_CLONE_FS = 0x200
 _CAPABILITY_VERSION = 0x20080522
 _EAGAIN_ATTEMPTS = 128  # the kernel asks to look again when someone renames meanwhile
 
-_CHOWN, _DAC_OVERRIDE, _DAC_READ_SEARCH, _FOWNER, _FSETID, _SETGID, _SETUID = 0, 1, 2, 3, 4, 6, 7
+_CHOWN, _DAC_OVERRIDE, _FOWNER, _FSETID, _SETGID, _SETUID = 0, 1, 3, 4, 6, 7
 _SWITCH = 1 << _SETGID | 1 << _SETUID
-_ROOT_POWERS = 1 << _CHOWN | 1 << _DAC_OVERRIDE | 1 << _DAC_READ_SEARCH | 1 << _FOWNER | 1 << _FSETID
+_ROOT_POWERS = 1 << _CHOWN | 1 << _DAC_OVERRIDE | 1 << _FOWNER | 1 << _FSETID  # what root of a session has itself
 
 
 class _OpenHow(ctypes.Structure):
@@ -80,10 +82,23 @@ class Identity:
 class Threads(threading.local):
     """Who each thread is. A thread that acts for sessions never does anything else: whoever it was last, it stays."""
 
+    serves: bool = False
     current: Identity | None = None
 
 
 _threads = Threads()
+_UNKNOWN = Identity(-1, -1)
+
+
+def serve_sessions() -> None:
+    """Make the calling thread one that may act for sessions. What it makes has the mode that was asked for: a umask is
+    the whole process's, unless a thread has its own."""
+    _threads.serves = True
+    # Where a filter of a container forbids it, the engine's umask applies, as it does to its commands.
+    with suppress(OSError):
+        if _libc().unshare(_CLONE_FS) < 0:
+            raise OSError(ctypes.get_errno(), "unshare")
+        os.umask(0)
 
 
 def act_as(identity: Identity | None) -> None:
@@ -93,6 +108,9 @@ def act_as(identity: Identity | None) -> None:
         return
     if identity is None:
         raise PermissionError(errno.EPERM, "a thread that acted for a session does not become the engine again")
+    if not _threads.serves:
+        raise PermissionError(errno.EPERM, "a thread of the engine would lose its powers for good")
+    _threads.current = _UNKNOWN
     libc = _libc()
     groups = (ctypes.c_uint32 * len(identity.groups))(*identity.groups)
     # Not the library's setgroups: that one speaks for all threads.

@@ -1,0 +1,190 @@
+"""New content for a file of a session: whole or not at all. Everything here blocks, and raises OSError."""
+
+import errno
+import os
+import posixpath
+import secrets
+import stat
+from contextlib import suppress
+
+from sandlot.host.inside import PIECE_BYTES, Inside, WrongKind, need_regular, open_entry, open_folder
+from sandlot.model import FileInfo
+
+_LINKS_MAX = 40  # as many as the kernel follows
+_COPIED_PIECES = 64  # in one step
+_NO_TMPFILE = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
+
+
+class Replacement:
+    """New content for a file, out of sight until `commit`. Where the user may write the file and yet not replace it, or
+    could not leave it to its owner, the content is copied into it at the end."""
+
+    def __init__(self, inside: Inside, path: str, mode: int | None, *, parents: bool) -> None:
+        self._inside = inside
+        self._mode = mode
+        self._linked = ""  # the name of a file that is not in its place yet
+        self._in_place = False
+        self._target = -1  # what is copied into
+        self._copied = 0
+        self._fd = -1
+        self._path, self._above, self._name, found = _final_place(inside, path, parents=parents)
+        self._old = None if found < 0 else os.fstat(found)
+        try:
+            self._open(found)
+        except BaseException:  # whoever cannot have it cannot close it
+            self.close()
+            raise
+        finally:
+            if found >= 0:
+                os.close(found)
+
+    def _open(self, found: int) -> None:
+        old = self._old
+        if old is None:
+            self._fd, self._linked = _open_new(self._above)
+            return
+        need_regular(old, self._path)
+        # A rename asks the directory alone; whoever may not write the file may not replace it either.
+        if not os.access(f"/proc/self/fd/{found}", os.W_OK, effective_ids=True):
+            raise PermissionError(errno.EACCES, "may not be written", self._path)
+        try:
+            self._fd, self._linked = _open_new(self._above)
+            os.fchown(self._fd, old.st_uid, old.st_gid)
+        except PermissionError:  # a directory that may not be written; and only root can give files away
+            self._in_place = True
+            if self._fd < 0:
+                self._fd = _open_scratch(self._inside)
+
+    def write(self, data: bytes) -> None:
+        _write(self._fd, data)
+
+    def commit(self) -> FileInfo | None:
+        """Put it in its place, and close. None: there is more to copy, call again."""
+        try:
+            if self._in_place:
+                if not self._copy():
+                    return None
+            else:
+                os.fchmod(self._fd, self._new_mode())
+                self._put()
+            told = self._inside.info(self._path, os.fstat(self._target if self._in_place else self._fd))
+        except BaseException:  # whatever failed, it is over
+            self.close()
+            raise
+        self.close()
+        return told
+
+    def _new_mode(self) -> int:
+        if self._mode is not None:
+            return self._mode
+        # Rights to become someone are not passed on to other content, as the kernel does on a write.
+        return 0o644 if self._old is None else stat.S_IMODE(self._old.st_mode) & ~(stat.S_ISUID | stat.S_ISGID)
+
+    def _put(self) -> None:
+        if not self._linked:
+            source = f"/proc/self/fd/{self._fd}"
+            if self._old is None:
+                with suppress(FileExistsError):  # made by someone meanwhile: then it is replaced
+                    os.link(source, self._name, dst_dir_fd=self._above, follow_symlinks=True)
+                    return
+            name = _hidden_name()
+            os.link(source, name, dst_dir_fd=self._above, follow_symlinks=True)
+            self._linked = name
+        os.rename(self._linked, self._name, src_dir_fd=self._above, dst_dir_fd=self._above)
+        self._linked = ""
+
+    def _copy(self) -> bool:
+        """Some of it into the file that is there; whether that was all. What can be refused comes first."""
+        if self._target < 0:
+            found = open_entry(self._above, self._name)
+            try:
+                need_regular(os.fstat(found), self._path)
+                flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+                self._target = os.open(f"/proc/self/fd/{found}", flags)
+            finally:
+                os.close(found)
+            if self._mode is not None:
+                os.fchmod(self._target, self._mode)
+            os.ftruncate(self._target, 0)
+        for _piece in range(_COPIED_PIECES):
+            piece = os.pread(self._fd, PIECE_BYTES, self._copied)
+            if not piece:
+                return True
+            _write(self._target, piece)
+            self._copied += len(piece)
+        return False
+
+    def close(self) -> None:
+        """Without a commit nothing has happened. Closing twice is fine."""
+        if self._above < 0:
+            return
+        if self._linked:
+            with suppress(OSError):
+                os.unlink(self._linked, dir_fd=self._above)
+        for fd in (self._fd, self._target, self._above):
+            if fd >= 0:
+                os.close(fd)
+        self._above = -1
+
+
+def _open_new(above: int) -> tuple[int, str]:
+    """A new file in a directory, and its name where it must have one."""
+    try:
+        return os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=above), ""
+    except OSError as error:
+        if error.errno not in _NO_TMPFILE:
+            raise
+    name = _hidden_name()
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.open(name, flags, 0o600, dir_fd=above), name
+
+
+def _open_scratch(inside: Inside) -> int:
+    """A file without a name, somewhere: for who may write a file and not the directory that holds it."""
+    for folder in ("/tmp", "/var/tmp", inside.workspace):
+        with suppress(OSError), inside.opened(folder, os.O_PATH | os.O_DIRECTORY) as above:
+            fd, name = _open_new(above)
+            if name:
+                os.unlink(name, dir_fd=above)
+            return fd
+    raise PermissionError(errno.EACCES, "no directory may be written")
+
+
+def _hidden_name() -> str:
+    return f".sandlot-{secrets.token_hex(8)}"
+
+
+def _write(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _final_place(inside: Inside, path: str, *, parents: bool) -> tuple[str, int, str, int]:
+    """Where writing to a path writes: the directory and the name in it, and what is there or -1. Links at the end are
+    followed, one by one and each inside."""
+    for _link in range(_LINKS_MAX):
+        folder, name = inside.split(path) if not path.endswith("/") else _refuse(path)
+        above = open_folder(inside, folder, parents=parents)
+        found = -1
+        try:
+            with suppress(FileNotFoundError):
+                found = open_entry(above, name)
+            if found < 0 or not stat.S_ISLNK(os.fstat(found).st_mode):
+                return path, above, name, found
+            # A link in a directory of all may be one that the kernel does not let this user follow.
+            with suppress(FileNotFoundError), inside.opened(path, os.O_PATH):
+                pass
+            path = posixpath.join(folder, os.readlink("", dir_fd=found))
+        except BaseException:  # whoever cannot have it cannot close it
+            os.close(above)
+            if found >= 0:
+                os.close(found)
+            raise
+        os.close(above)
+        os.close(found)
+    raise OSError(errno.ELOOP, "too many links", path)
+
+
+def _refuse(path: str) -> tuple[str, str]:
+    raise WrongKind(errno.EISDIR, "names a directory, not a file", path)
