@@ -12,17 +12,20 @@ last one without.
 
 import asyncio
 import contextlib
+import logging
 import os
-import shutil
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
 from sandlot.contracts.storage import Taken, Volume
 from sandlot.host.kernel import sync_filesystem
+from sandlot.host.removal import remove_tree
 from sandlot.host.storage.canonical import CANONICAL_ID
 from sandlot.host.storage.copying import copy_tree
 from sandlot.model import Capability, Conflict, LimitReached, NotFound, Probe, Unavailable, check_id, limits
+
+_log = logging.getLogger("sandlot.host")
 
 
 class LayersStorage:
@@ -75,10 +78,17 @@ class LayersStorage:
             # The state before named the same layers, but for the new one.
             self._uses.subtract(layers)
         else:
-            await asyncio.to_thread(copy_tree, volume.path / "u", self._volumes / fresh / "u")
+            await self._copy(volume.path / "u", fresh)
             point = ",".join((fresh, *layers[1:]))
         self._uses.update(_layers(point))
         return Taken(point, volume)
+
+    async def _copy(self, source: Path, layer: str) -> None:
+        try:
+            await asyncio.to_thread(copy_tree, source, self._volumes / layer / "u")
+        except OSError as error:
+            self._discard(layer)
+            raise Unavailable(f"the files of the session cannot be copied: {error.strerror}") from error
 
     async def restore(self, volume: Volume, point: str) -> Volume:
         if not all((self._volumes / layer / "u").is_dir() for layer in _layers(point)):
@@ -140,7 +150,11 @@ class LayersStorage:
     async def sweep(self) -> None:
         """Empty the trash; what a crash left in it too. Takes as long as the volumes are large."""
         for entry in list(os.scandir(self._trash)):
-            await asyncio.to_thread(_remove, Path(entry.path))
+            try:
+                await asyncio.to_thread(remove_tree, Path(entry.path))
+            except OSError as error:
+                # It is tried again at the next start; nobody's work depends on it.
+                _log.warning("%s cannot be removed: %s", entry.path, error.strerror)
 
     async def usage(self, text: str, without: str = "") -> int:
         others = set(_layers(without))
@@ -171,19 +185,6 @@ def _layers(text: str) -> list[str]:
 
 def _new_id() -> str:
     return "l-" + os.urandom(8).hex()
-
-
-def _remove(path: Path) -> None:
-    # By descriptor (rmtree does so on Linux): links inside are removed, never followed.
-    shutil.rmtree(path, ignore_errors=True)
-    if path.exists():
-        # Someone who is not root cannot enter a directory whose mode forbids it, even his own.
-        for folder, names, _files in os.walk(path):
-            for name in names:
-                inner = os.path.join(folder, name)
-                if not os.path.islink(inner):
-                    os.chmod(inner, 0o700)
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def _measure(path: Path) -> int:
