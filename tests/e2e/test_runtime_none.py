@@ -15,7 +15,7 @@ from sandlot.model import (
     SessionSpec,
     TerminalSize,
 )
-from tests.conftest import collect, run
+from tests.conftest import collect, is_root, run
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ async def test_it_says_that_it_does_not_isolate_and_is_never_chosen(host: Sandbo
     _storages, runtimes = await host.probes()
     (none,) = [probe for probe in runtimes if probe.name == "none"]
     assert "does not isolate" in none.reason
-    if os.geteuid() != 0:
+    if not is_root():
         with pytest.raises(CapabilityNotSupported, match="root"):
             await host.create(SessionSpec())
     else:

@@ -2,19 +2,19 @@
 
 import argparse
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from sandlot import registry
 from sandlot.cli import values
 from sandlot.cli.interruption import Interruption
 from sandlot.cli.screen import Screen, TemplateProgress
 from sandlot.config.settings import Settings, load
 from sandlot.contracts import Host
-from sandlot.model import DataDirectoryHeld, Probe
-from sandlot.wiring.embedded import build
+from sandlot.model import DataDirectoryHeld, InvalidArgument, Probe, SessionInfo, SessionNotFound, SessionSpec
 
 _RETRY_S = 0.05
 
@@ -22,7 +22,20 @@ _RETRY_S = 0.05
 class Engine(Host, Protocol):
     """A host in this process; it can also tell what its parts say of the machine."""
 
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
     async def probes(self) -> tuple[list[Probe], list[Probe]]: ...
+
+
+Build = Callable[[Settings, Callable[[int], None]], Engine]
+
+if TYPE_CHECKING:
+    # It is loaded when it is wanted, so only here can be seen that it fits.
+    from sandlot.wiring import embedded
+
+    _fits: Build = embedded.build
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +53,7 @@ class Context:
         # Whoever leaves after one command would only throw a warm pool away.
         settings = replace(load(), warm_pool=0)
         if args.data_dir is not None:
-            settings = replace(settings, data=Path(args.data_dir).absolute())
+            settings = replace(settings, data=_absolute(args.data_dir))
         screen = Screen(as_json=args.json)
         wait_s = values.duration("--wait", args.wait)
         return cls(args, settings, wait_s, screen, TemplateProgress(quiet=screen.as_json), interruption)
@@ -48,6 +61,7 @@ class Context:
     @asynccontextmanager
     async def engine(self, settings: Settings | None = None) -> AsyncGenerator[Engine]:
         """The engine of the data directory. Raises DataDirectoryHeld when another one keeps it for too long."""
+        build: Build = registry.load("host", "embedded")
         host = build(settings or self.settings, self.progress)
         give_up = asyncio.get_running_loop().time() + self.wait_s
         while True:
@@ -64,3 +78,23 @@ class Context:
             self.progress.close()
             with self.interruption.held_off():
                 await host.close()
+
+    @asynccontextmanager
+    async def passing_session(self, host: Host, spec: SessionSpec) -> AsyncGenerator[SessionInfo]:
+        """A new session that is destroyed when this is left, however it is left."""
+        session = await host.create(spec)
+        self.progress.close()
+        try:
+            yield session
+        finally:
+            with self.interruption.held_off(), suppress(SessionNotFound):
+                await host.destroy(session.session_id)
+
+
+def _absolute(data: str) -> Path:
+    try:
+        return Path(data).absolute()
+    except OSError as error:
+        raise InvalidArgument(
+            f"--data-dir {data} leads nowhere: {error.strerror}", next_step="give it from the root of the machine on"
+        ) from error

@@ -116,4 +116,4 @@ def _conclude(story: Story, seconds: float) -> None:
         screen.line(f"Not all was as expected: see step {', '.join(wrong)}. `sandlot doctor` may tell more.")
     else:
         runtime = "" if story.runtime == AUTO else f" --runtime {story.runtime}"
-        screen.line(f"All was as expected, in {seconds:.1f} s. Your turn: sandlot run -t{runtime} -- bash")
+        screen.line(f"All was as expected, in {seconds:.1f} s. Your turn: sandlot shell{runtime}")

@@ -1,12 +1,23 @@
-"""Tell what this machine can do, and what to do about what it cannot."""
+"""Tell what this machine can do, and what to do about what it cannot.
+
+The engine's parts are tried for real, in a directory that is made for it and removed. The exit code is 0 when sessions
+can be isolated."""
 
 import argparse
 import asyncio
 import dataclasses
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from itertools import groupby
+from pathlib import Path
 
+from sandlot.cli.checks import Check, Section, Verdict
 from sandlot.cli.context import Context, Engine
-from sandlot.cli.machine import Check, Verdict, look
-from sandlot.cli.screen import Screen, printable
+from sandlot.cli.machine import look, nearest
+from sandlot.cli.screen import Screen, decoded, printable
 from sandlot.model import (
     AUTO,
     Capability,
@@ -14,9 +25,16 @@ from sandlot.model import (
     DataDirectoryHeld,
     Probe,
     SandlotError,
+    SessionFilter,
+    limits,
 )
 
 USAGE = "doctor [options]"
+# The probes of the engine's parts do not find these out.
+_DECISIVE = ("capabilities", "sessions")
+_TO_TRY = ("data directory", "open files")  # without these the parts cannot be tried, and not be cleaned up
+_ABOVE = "look at what is missing above, or give another --data-dir"
+_OTHER = "give another data directory with --data-dir"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,32 +43,66 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 async def run(context: Context) -> int:
     checks = await asyncio.to_thread(lambda: list(look(context.settings)))
-    found, ready = await _try_engine(context)
-    checks += found
-    if context.screen.as_json:
-        context.screen.json({"ready": ready, "checks": [dataclasses.asdict(check) for check in checks]})
+    if lacking := [check for check in checks if check.name in _TO_TRY and _is_missing(check)]:
+        told = f"not tried: see {lacking[0].name}"
+        tried, isolates = [Check(Section.ENGINE, "engine", Verdict.MISSING, told, lacking[0].next_step)], False
     else:
-        _show(context.screen, checks, ready)
+        tried, isolates = await _try_parts(context)
+    checks += tried
+    if await asyncio.to_thread(os.access, context.settings.data / "journal.db", os.F_OK):
+        checks.append(await _try_data(context))
+    ready = isolates and not any(_is_missing(check) for check in checks if check.name in _DECISIVE)
+    if ready:
+        # It works all the same, as with a kernel that loads what it needs only now.
+        checks = [dataclasses.replace(check, verdict=Verdict.NOTE) if _is_missing(check) else check for check in checks]
+    summary = _summary(checks, ready)
+    if context.screen.as_json:
+        documents = [dataclasses.asdict(check) | {"detail": decoded(check.detail)} for check in checks]
+        context.screen.json({"ready": ready, "summary": summary, "checks": documents})
+    else:
+        _show(context.screen, checks, summary)
     return 0 if ready else 1
 
 
-async def _try_engine(context: Context) -> tuple[list[Check], bool | None]:
-    """What the engine's parts say, and whether one of them isolates; None when that could not be found out."""
-    settings = dataclasses.replace(context.settings, runtime=AUTO, storage=AUTO)
+def _is_missing(check: Check) -> bool:
+    return check.verdict is Verdict.MISSING
+
+
+def _summary(checks: list[Check], ready: bool) -> str:
+    if ready:
+        return "This machine is ready: sessions are isolated."
+    trusted = any(check.name == "runtime none" and check.verdict is Verdict.OK for check in checks)
+    told = "This machine cannot isolate sessions yet; what is missing above says what to do."
+    return told + (" Code you trust can run with `--runtime none`." if trusted else "")
+
+
+# ---- the engine --------------------------------------------------------------------------------------------------
+
+
+async def _try_parts(context: Context) -> tuple[list[Check], bool]:
+    """What the engine's parts say, and whether one of them isolates."""
     try:
-        # It answers at once: who asks what is wrong does not want to wait.
-        async with dataclasses.replace(context, wait_s=0.0).engine(settings) as host:
-            storages, runtimes = await host.probes()
-            isolates = await _isolates(host)
-    except DataDirectoryHeld as error:
-        return [Check("engine", Verdict.NOTE, f"{error.message}; not probed", error.next_step)], None
+        async with _place(context.settings.data) as place:
+            settings = dataclasses.replace(context.settings, data=place, runtime=AUTO, storage=AUTO)
+            async with context.engine(settings) as host:
+                storages, runtimes = await host.probes()
+                isolates = await _isolates(host)
     except SandlotError as error:
-        return [Check("engine", Verdict.MISSING, error.message, error.next_step)], False
-    except OSError as error:
-        step = "look at what is missing above, or give another --data-dir"
-        return [Check("engine", Verdict.MISSING, f"it does not start: {error}", step)], False
+        return [Check(Section.ENGINE, "engine", Verdict.MISSING, error.message, error.next_step or _ABOVE)], False
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is why people ask the doctor
+        return [Check(Section.ENGINE, "engine", Verdict.MISSING, f"it does not start: {error}", _ABOVE)], False
     probed = [*(_probed("storage", probe) for probe in storages), *(_probed("runtime", probe) for probe in runtimes)]
     return probed, isolates
+
+
+@asynccontextmanager
+async def _place(data: Path) -> AsyncGenerator[Path]:
+    """A data directory for a moment, on the filesystem of the real one, which is left as it is."""
+    place = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix=".sandlot-doctor-", dir=nearest(data)))
+    try:
+        yield place
+    finally:
+        await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
 
 
 async def _isolates(host: Engine) -> bool:
@@ -62,20 +114,62 @@ async def _isolates(host: Engine) -> bool:
 
 def _probed(axis: str, probe: Probe) -> Check:
     verdict = Verdict.OK if probe.ready else Verdict.MISSING
-    return Check(f"{axis} {probe.name}", verdict, probe.reason or "ready", probe.next_step)
+    step = probe.next_step if probe.ready else probe.next_step or _ABOVE
+    return Check(Section.ENGINE, f"{axis} {probe.name}", verdict, probe.reason or "ready", step)
 
 
-def _show(screen: Screen, checks: list[Check], ready: bool | None) -> None:
+async def _try_data(context: Context) -> Check:
+    """Whether the engine of this data directory opens, with the sessions that are in it."""
+    try:
+        # It answers at once: who asks what is wrong does not want to wait.
+        async with dataclasses.replace(context, wait_s=0.0).engine() as host:
+            page = await host.list(SessionFilter(limit=limits.LIST_PAGE_MAX))
+    except DataDirectoryHeld as error:
+        return Check(Section.ENGINE, "sessions", Verdict.NOTE, f"in use: {error.message}", error.next_step)
+    except SandlotError as error:
+        return Check(Section.ENGINE, "sessions", Verdict.MISSING, error.message, error.next_step or _OTHER)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is why people ask the doctor
+        return Check(Section.ENGINE, "sessions", Verdict.MISSING, f"they cannot be opened: {error}", _OTHER)
+    count = f"more than {len(page.sessions)}" if page.next else str(len(page.sessions))
+    return Check(Section.ENGINE, "sessions", Verdict.OK, count)
+
+
+# ---- telling -----------------------------------------------------------------------------------------------------
+
+
+def _show(screen: Screen, checks: list[Check], summary: str) -> None:
     width = max(len(check.name) for check in checks)
+    order = list(Section)
+    for section, group in groupby(sorted(checks, key=lambda check: order.index(check.section)), lambda c: c.section):
+        screen.line(screen.mark(section, "bold"))
+        if screen.is_terminal:
+            _show_rich(screen, list(group), width)
+        else:
+            _show_plain(screen, list(group), width)
+        screen.line()
+    screen.line(screen.mark(summary, "bold"))
+
+
+def _show_plain(screen: Screen, checks: list[Check], width: int) -> None:
     for check in checks:
-        word = screen.mark(f"{check.verdict:<7}", check.verdict)
-        screen.line(f"{word}  {check.name:<{width}}  {printable(check.detail)}")
+        screen.line(f"  {check.verdict:<7}  {check.name:<{width}}  {printable(check.detail)}")
         if check.next_step and check.verdict is not Verdict.OK:
-            screen.line(f"{'':<{width + 9}}  → {printable(check.next_step)}")
-    screen.line()
-    if ready:
-        screen.line("This machine is ready: sessions are isolated.")
-    elif ready is None:
-        screen.line("Whether sessions can be isolated was not tried: another engine holds the data directory.")
-    else:
-        screen.line("This machine cannot isolate sessions yet. Code you trust can run with `--runtime none`.")
+            screen.line(f"{'':<{width + 11}}  → {printable(check.next_step)}")
+
+
+def _show_rich(screen: Screen, checks: list[Check], width: int) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(width=2)
+    table.add_column(width=7)
+    table.add_column(width=width)
+    table.add_column(overflow="fold")
+    styles = {Verdict.OK: "green", Verdict.MISSING: "red", Verdict.NOTE: "cyan"}
+    for check in checks:
+        detail = Text(printable(check.detail))
+        if check.next_step and check.verdict is not Verdict.OK:
+            detail.append(f"\n→ {printable(check.next_step)}", style="bold")
+        table.add_row("", Text(check.verdict, style=styles[check.verdict]), check.name, detail)
+    screen.console.print(table, soft_wrap=False)

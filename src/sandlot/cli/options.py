@@ -1,6 +1,7 @@
 """The options that several verbs share, and the requests that they make."""
 
 import argparse
+import os
 from dataclasses import replace
 
 from sandlot.cli import values
@@ -10,6 +11,8 @@ from sandlot.model import (
     BUILTIN,
     CallRequest,
     InvalidArgument,
+    NetworkMode,
+    NetworkPolicy,
     Resources,
     SessionSpec,
     limits,
@@ -18,22 +21,54 @@ from sandlot.model import (
 # A command of a person may run on and may say much; what it says is kept on disk until its session ends.
 OUTPUT_BYTES_MAX = limits.GIB
 _LIFETIME_MARGIN_S = 60.0
+_FOR_COMMANDS = ("env", "user")  # a command in a session that is there takes them too
 
 
 def add_session_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("session")
     group.add_argument("--id", metavar="ID", help="the session's id (default: a random one)")
     group.add_argument("--template", metavar="NAME", default=BUILTIN, help=f"what it starts from (default: {BUILTIN})")
-    group.add_argument("--storage", metavar="NAME", default=AUTO, help="how its files are kept (default: auto)")
-    group.add_argument("--runtime", metavar="NAME", default=AUTO, help="how it is contained (default: auto)")
+    group.add_argument("--snapshot", metavar="ID", help="start from this point of another session")
+    group.add_argument(
+        "--storage", metavar="NAME", default=AUTO, help="how its files are kept (default: $SANDLOT_STORAGE, or auto)"
+    )
+    group.add_argument(
+        "--runtime", metavar="NAME", default=AUTO, help="how it is contained (default: $SANDLOT_RUNTIME, or auto)"
+    )
     group.add_argument("--label", metavar="KEY=VALUE", action="append", default=[], help="can be repeated")
     group.add_argument("--env", metavar="KEY=VALUE", action="append", default=[], help="can be repeated")
+    group.add_argument(
+        "--secret",
+        metavar="KEY[=VALUE]",
+        action="append",
+        default=[],
+        help="can be repeated; KEY alone takes the value from your environment, where others do not see it",
+    )
     group.add_argument("--user", metavar="USER", help="who commands run as (default: the template's user)")
+    group.add_argument(
+        "--allow", metavar="DOMAIN", action="append", default=[], help="may be reached from inside; can be repeated"
+    )
+    group.add_argument(
+        "--port", metavar="N", action="append", default=[], help="can be reached from outside; can be repeated"
+    )
     group.add_argument("--cpu", metavar="CPUS", help="processors, such as 2 or 0.5")
     group.add_argument("--memory", metavar="SIZE", help="such as 512M or 2G")
     group.add_argument("--disk", metavar="SIZE", help="such as 10G")
     group.add_argument("--pids", metavar="COUNT", help="processes at once")
     group.add_argument("--request-id", metavar="ID", help="a repeated one gives the first answer")
+
+
+def refuse_session_options(args: argparse.Namespace) -> None:
+    """For a session that is there already: what only a new one takes is not ignored. Raises InvalidArgument."""
+    fresh = argparse.ArgumentParser()
+    add_session_options(fresh)
+    for name, default in vars(fresh.parse_args([])).items():
+        if name not in _FOR_COMMANDS and getattr(args, name) != default:
+            option = f"--{name.replace('_', '-')}"
+            raise InvalidArgument(
+                f"{option} is for a new session, and {args.session} is there already",
+                next_step=f"leave out {option}, or the id",
+            )
 
 
 def add_command_options(parser: argparse.ArgumentParser) -> None:
@@ -50,6 +85,7 @@ def session_spec(args: argparse.Namespace) -> SessionSpec:
     return SessionSpec(
         session_id=args.id,
         template=args.template,
+        snapshot=args.snapshot,
         storage=args.storage,
         runtime=args.runtime,
         labels=values.pairs("--label", args.label),
@@ -62,6 +98,9 @@ def session_spec(args: argparse.Namespace) -> SessionSpec:
             pids=None if args.pids is None else values.count("--pids", args.pids),
         ),
         timeout_s=limits.SESSION_LIFETIME_S if timeout is None else values.duration("--timeout", timeout),
+        network=NetworkPolicy(NetworkMode.ALLOW_LIST, tuple(args.allow)) if args.allow else NetworkPolicy(),
+        secrets=values.pairs_or_keys("--secret", args.secret, os.environ),
+        ports=tuple(values.count("--port", port) for port in args.port),
         request_id=args.request_id,
     )
 
@@ -79,12 +118,6 @@ def call_request(args: argparse.Namespace, session_id: str, *, stdin: bool, deta
     """Raises InvalidArgument, LimitReached. The environment of `run` is its session's, so it is not given again."""
     if not args.command:
         raise InvalidArgument("there is no command to run", next_step="put it at the end: -- CMD ARGUMENT...")
-    limit = args.output_max
-    kept = (
-        (limits.CALL_OUTPUT_BYTES if args.json else OUTPUT_BYTES_MAX)
-        if limit is None
-        else values.size("--output-max", limit)
-    )
     return CallRequest(
         session_id=session_id,
         argv=tuple(args.command),
@@ -92,6 +125,13 @@ def call_request(args: argparse.Namespace, session_id: str, *, stdin: bool, deta
         timeout_s=call_timeout(args),
         stdin=stdin,
         terminal=terminal_size() if args.tty else None,
-        output_bytes_max=kept,
+        output_bytes_max=output_bytes_max(args),
         detach=detach,
     )
+
+
+def output_bytes_max(args: argparse.Namespace) -> int:
+    """Raises InvalidArgument."""
+    if args.output_max is not None:
+        return values.size("--output-max", args.output_max)
+    return limits.CALL_OUTPUT_BYTES if args.json else OUTPUT_BYTES_MAX

@@ -1,7 +1,6 @@
 """Run one command in a session made for it, and destroy the session whatever happens."""
 
 import argparse
-from contextlib import suppress
 
 from sandlot.cli.context import Context
 from sandlot.cli.options import (
@@ -13,7 +12,6 @@ from sandlot.cli.options import (
     session_spec,
 )
 from sandlot.cli.stream import Collected, OwnStreams, converse, report, wants_stdin
-from sandlot.model import SessionNotFound
 
 USAGE = "run [options] -- CMD..."
 
@@ -32,13 +30,7 @@ async def run(context: Context) -> int:
     spec = outliving(session_spec(args), call_timeout(args))
     call_request(args, "checked-first", stdin=stdin)  # a wrong request is refused before a session is made for it
     sink = Collected() if args.json else OwnStreams()
-    async with context.engine() as host:
-        session = await host.create(spec)
-        context.progress.close()
-        try:
-            request = call_request(args, session.session_id, stdin=stdin)
-            result = await converse(host, request, sink, context.interruption)
-        finally:
-            with context.interruption.held_off(), suppress(SessionNotFound):
-                await host.destroy(session.session_id)
+    async with context.engine() as host, context.passing_session(host, spec) as session:
+        request = call_request(args, session.session_id, stdin=stdin)
+        result = await converse(host, request, sink, context.interruption)
     return report(context.screen, session.session_id, result, sink)

@@ -42,8 +42,9 @@ class Screen:
             print(text, flush=True)
 
     def note(self, text: str) -> None:
-        """Beside the point of the command: on stderr."""
-        print(f"sandlot: {text}", file=sys.stderr, flush=True)
+        """Beside the point of the command: on stderr, and lost where nobody looks at that any more."""
+        with suppress(OSError):
+            print(f"sandlot: {text}", file=sys.stderr, flush=True)
 
     def table(self, heads: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[int] = ()) -> None:
         """`numbers` are the columns that are aligned to the right."""

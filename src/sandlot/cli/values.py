@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from sandlot.model import InvalidArgument
 
@@ -62,6 +62,26 @@ def pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
                 f"{option}: {text!r} has no key and value",
                 next_step=f"write {option} KEY=VALUE, the value may be empty",
             )
+        if found.get(key, value) != value:
+            raise InvalidArgument(f"{option}: {key!r} is given twice", next_step="leave one of them out")
+        found[key] = value
+    return found
+
+
+def pairs_or_keys(option: str, texts: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
+    """As `pairs`; a `KEY` alone has its value in the environment. No message tells a value."""
+    found: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not key:
+            raise InvalidArgument(f"{option} has no key", next_step=f"write {option} KEY=VALUE, or {option} KEY")
+        if not equals:
+            if key not in environment:
+                raise InvalidArgument(
+                    f"{option}: there is no {key!r} in the environment",
+                    next_step=f"set and export it, or write {option} KEY=VALUE",
+                )
+            value = environment[key]
         if found.get(key, value) != value:
             raise InvalidArgument(f"{option}: {key!r} is given twice", next_step="leave one of them out")
         found[key] = value

@@ -79,3 +79,20 @@ def test_pairs_without_a_key_or_a_value(text: str) -> None:
 def test_a_key_with_two_values() -> None:
     with pytest.raises(InvalidArgument, match=r"'A' is given twice"):
         values.pairs("--env", ["A=1", "A=2"])
+
+
+def test_pairs_or_keys() -> None:
+    environment = {"TOKEN": "from outside", "EMPTY": ""}
+    texts = ["A=1", "TOKEN", "EMPTY", "B=", "C=x=y", "A=1"]
+    expected = {"A": "1", "TOKEN": "from outside", "EMPTY": "", "B": "", "C": "x=y"}
+    assert values.pairs_or_keys("--secret", texts, environment) == expected
+
+
+@pytest.mark.parametrize("texts", [["hidden=hidden", "hidden=other"], ["gone"], ["=hidden"], ["A", "A=other"]])
+def test_no_message_tells_a_secret(texts: list[str]) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        values.pairs_or_keys("--secret", texts, {"A": "hidden"})
+    told = str(caught.value).replace("'hidden'", "")  # a key is no secret
+    assert "hidden" not in told
+    assert "other" not in told.split()
+    assert caught.value.next_step

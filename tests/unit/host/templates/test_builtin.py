@@ -15,8 +15,9 @@ import pytest
 from sandlot.host.templates import builtin
 from sandlot.host.templates.accounts import accounts_from, groups_from, passwd_text, statoverride_text
 from sandlot.host.templates.apt_sources import without_credentials
+from tests.conftest import is_root
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="owners of files can be set by root only")
+needs_root = pytest.mark.skipif(not is_root(), reason="owners of files can be set by root only")
 
 CERTIFICATE = "-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n"
 HER_HOME = Path("/home", "alice")

@@ -1,0 +1,98 @@
+"""Open a terminal in a session, or in a new one that is destroyed when you leave.
+
+Without a command it is a login shell, bash where the session has it. Every key goes to the session, Ctrl-C too."""
+
+import argparse
+import os
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+
+from sandlot.cli import values
+from sandlot.cli.context import Context
+from sandlot.cli.options import add_session_options, output_bytes_max, refuse_session_options, session_spec
+from sandlot.cli.screen import is_terminal
+from sandlot.cli.stream import OwnStreams, converse, report
+from sandlot.cli.terminal import terminal_size
+from sandlot.contracts import Host
+from sandlot.model import CallRequest, InvalidArgument, SessionSpec
+
+USAGE = "shell [options] [ID] [-- CMD...]"
+_LOGIN_SHELL = ("sh", "-c", 'exec "$(command -v bash || echo sh)" -l')
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("session", metavar="ID", nargs="?", help="the session's id (default: a new session)")
+    parser.add_argument("--cwd", metavar="PATH", help="where it starts (default: the workspace)")
+    parser.add_argument("--output-max", metavar="SIZE", help="show no more than this (default: 1G)")
+    parser.add_argument("--timeout", metavar="TIME", help="how long a new session lives: 30m, 2h (default: 24h)")
+    add_session_options(parser)
+    parser.set_defaults(command=None)
+
+
+async def run(context: Context) -> int:
+    args = context.args
+    if args.json:
+        raise InvalidArgument(
+            "shell talks to a terminal, and that is no document", next_step="use `sandlot exec --json ID -- CMD`"
+        )
+    if not is_terminal(sys.stdin):
+        other = f"exec {args.session}" if args.session else "run"
+        raise InvalidArgument(
+            "shell needs a terminal, and stdin is none", next_step=f"without one, use `sandlot {other} -- CMD`"
+        )
+    spec = _spec(args)
+    request = _request(args)
+    sink = OwnStreams()
+    async with context.engine() as host, _session(context, host, spec) as session_id:
+        result = await converse(host, replace(request, session_id=session_id), sink, context.interruption)
+    return report(context.screen, session_id, result, sink)
+
+
+def _spec(args: argparse.Namespace) -> SessionSpec | None:
+    """Of the new session, if there is to be one. Raises InvalidArgument."""
+    if args.session is None:
+        return session_spec(args)
+    refuse_session_options(args)
+    if args.timeout is not None:
+        raise InvalidArgument(
+            f"--timeout is for a new session, and {args.session} is there already",
+            next_step="leave out --timeout, or the id",
+        )
+    return None
+
+
+def _request(args: argparse.Namespace) -> CallRequest:
+    """Raises InvalidArgument, LimitReached."""
+    if args.command == []:
+        raise InvalidArgument("there is no command behind `--`", next_step="leave out `--` for a login shell")
+    envs = values.pairs("--env", args.env)
+    if "TERM" in os.environ:
+        envs.setdefault("TERM", os.environ["TERM"])
+    return CallRequest(
+        args.session or "checked-first",
+        tuple(args.command or _LOGIN_SHELL),
+        cwd=args.cwd,
+        envs=envs,
+        user=args.user,
+        timeout_s=None,
+        stdin=True,
+        terminal=terminal_size(),
+        output_bytes_max=output_bytes_max(args),
+    )
+
+
+@asynccontextmanager
+async def _session(context: Context, host: Host, spec: SessionSpec | None) -> AsyncGenerator[str]:
+    if spec is None:
+        yield context.args.session
+        return
+    async with AsyncExitStack() as stack:
+        session = await stack.enter_async_context(context.passing_session(host, spec))
+        context.screen.note(f"session {session.session_id} is new; it is destroyed when you leave")
+        try:
+            yield session.session_id
+        finally:
+            await stack.aclose()
+            context.screen.note(f"session {session.session_id} is destroyed")

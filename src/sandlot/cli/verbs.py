@@ -1,0 +1,28 @@
+"""The verbs by name. One is loaded when it is used: `--help` needs none of them."""
+
+import importlib
+from collections.abc import Mapping
+from types import ModuleType
+
+# Each is a module here; its line is the first sentence of the module's docstring.
+VERBS: Mapping[str, str] = {
+    "run": "Run one command in a session made for it, and destroy the session whatever happens",
+    "create": "Make a session that lives on when the program has ended, and print its id",
+    "exec": "Run one command in a session that is there already",
+    "shell": "Open a terminal in a session, or in a new one that is destroyed when you leave",
+    "cp": "Copy files and directories into a session, out of one, or from one to another",
+    "attach": "Follow a command that was left running, from the first byte of its output to its end",
+    "ls": "List sessions, oldest first",
+    "show": "Tell all about one session and its calls",
+    "kill": "Destroy sessions: everything that runs in them ends, their files are removed",
+    "doctor": "Tell what this machine can do, and what to do about what it cannot",
+    "demo": "Show a sandbox at work, step by step, with times",
+    "completion": "Print a script that lets a shell complete verbs, options and session ids",
+}
+TAKE_COMMAND = ("run", "exec", "shell")  # behind `--`
+TAKE_WORDS = ("run", "exec")  # also without `--`: the first word that is not ours begins the command
+
+
+def load(name: str) -> ModuleType:
+    """The module of a verb, or `running`, which needs the event loop."""
+    return importlib.import_module(f"sandlot.cli.{name}")
