@@ -20,12 +20,14 @@ from tests.performance.picture import draw_file
 from tests.performance.report import Report
 from tests.performance.sdk import measure_sdk
 from tests.performance.sessions import measure_burst, measure_create, measure_rate
+from tests.performance.turns import measure_turns
 
 FOLDER = Path(__file__).parents[2] / "build" / "bench"
 PEERS = "peers"
 SECTIONS: Mapping[str, Callable[[Bench], Awaitable[None]]] = {
     "command": measure_command,
     "sdk": measure_sdk,
+    "turns": measure_turns,
     "create": measure_create,
     "parallel": measure_parallel,
     "throughput": measure_throughput,

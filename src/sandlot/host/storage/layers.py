@@ -37,6 +37,7 @@ class LayersStorage:
         self._volumes = data / "volumes"
         self._trash = data / "trash"
         self._uses: Counter[str] = Counter()  # by how many states and points each layer is named
+        self._sweeping = asyncio.Lock()
         self._sizes: dict[str, int] = {}  # of closed layers, which do not change
 
     async def probe(self) -> Probe:
@@ -149,12 +150,16 @@ class LayersStorage:
 
     async def sweep(self) -> None:
         """Empty the trash; what a crash left in it too. Takes as long as the volumes are large."""
-        for entry in list(os.scandir(self._trash)):
-            try:
-                await asyncio.to_thread(remove_tree, Path(entry.path))
-            except OSError as error:
-                # It is tried again at the next start; nobody's work depends on it.
-                _log.warning("%s cannot be removed: %s", entry.path, error.strerror)
+        async with self._sweeping:
+            for entry in list(os.scandir(self._trash)):
+                await self._remove(Path(entry.path))
+
+    async def _remove(self, path: Path) -> None:
+        try:
+            await asyncio.to_thread(remove_tree, path)
+        except OSError as error:
+            # It is tried again at the next start; nobody's work depends on it.
+            _log.warning("%s cannot be removed: %s", path, error.strerror)
 
     async def usage(self, text: str, without: str = "") -> int:
         others = set(_layers(without))
