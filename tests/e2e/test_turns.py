@@ -163,12 +163,13 @@ async def test_forks_are_independent(host: SandboxHostService) -> None:
 async def test_a_repeated_request_gives_the_first_answer(host: SandboxHostService) -> None:
     session_id = await make(host)
     first = await host.turn_complete(TurnRequest(session_id, request_id="r-1"))
-    assert await host.turn_complete(TurnRequest(session_id, request_id="r-1")) == first
+    again = await host.turn_complete(TurnRequest(session_id, request_id="r-1"))
+    assert (again.number, again.snapshot, again.closed) == (first.number, first.snapshot, first.closed)
     shot = await host.create_snapshot(SnapshotRequest(session_id, "mine", request_id="r-2"))
     assert await host.create_snapshot(SnapshotRequest(session_id, "mine", request_id="r-2")) == shot
     forks = await host.fork(ForkRequest(session_id, "mine", count=2, request_id="r-3"))
-    again = await host.fork(ForkRequest(session_id, "mine", count=2, request_id="r-3"))
-    assert sorted(f.session_id for f in again) == sorted(f.session_id for f in forks)
+    same = await host.fork(ForkRequest(session_id, "mine", count=2, request_id="r-3"))
+    assert sorted(fork.session_id for fork in same) == sorted(fork.session_id for fork in forks)
 
 
 async def test_a_living_process_does_not_write_into_the_past(host: SandboxHostService) -> None:
@@ -275,6 +276,21 @@ async def test_history_outlives_the_engine(settings: Settings) -> None:
         assert await sh(host, session_id, "cat a") == "two\n"
         await host.rollback(RollbackRequest(session_id, "1"))
         assert await sh(host, session_id, "cat a") == "one\n"
+        await clean_up(host)
+
+
+async def test_calls_after_the_target_are_forgotten(settings: Settings) -> None:
+    """Their ids are free again, their numbers are not: a guest remembers numbers."""
+    async with build(settings) as host:
+        session_id = await make(host)
+        await close_turn(host, session_id)
+        assert (await run(host, CallRequest(session_id, ("echo", "one"), call_id="c-same"))).stdout == b"one\n"
+        await host.rollback(RollbackRequest(session_id, "1"))
+        assert (await run(host, CallRequest(session_id, ("echo", "two"), call_id="c-same"))).stdout == b"two\n"
+        await host.rollback(RollbackRequest(session_id, "1"))
+    async with build(settings) as host:
+        assert (await run(host, CallRequest(session_id, ("echo", "three"), call_id="c-same"))).stdout == b"three\n"
+        assert [call.call_id for call in await host.calls(session_id)] == ["c-same"]
         await clean_up(host)
 
 

@@ -71,9 +71,11 @@ class History:
 
         await self._journal.transact(write, full=True)
 
-    async def roll_back(self, to: SnapshotRow, volume_state: str, *, forget: tuple[str, ...]) -> None:
-        """The session goes on from a snapshot. What `forget` names is gone, with its turns; calls that came later are
-        forgotten, so that their ids are free again."""
+    async def roll_back(
+        self, to: SnapshotRow, volume_state: str, *, forget: tuple[str, ...], calls_until: int | None
+    ) -> None:
+        """The session goes on from a snapshot. What `forget` names is gone, with its turns. With `calls_until`, so are
+        the calls that came later, up to that one: their ids are free again, their numbers are not."""
 
         def write(db: sqlite3.Connection) -> None:
             sql = "UPDATE sessions SET volume_state = ?, head = ?, changing = '' WHERE session_id = ?"
@@ -81,8 +83,11 @@ class History:
             for name in forget:
                 db.execute("DELETE FROM turns WHERE session_id = ? AND snapshot = ?", (to.session_id, name))
                 db.execute("DELETE FROM snapshots WHERE session_id = ? AND name = ?", (to.session_id, name))
-            sql = "DELETE FROM calls WHERE session_id = ? AND process_id > ?"
-            db.execute(sql, (to.session_id, to.last_process_id))
+            if calls_until is not None:
+                sql = "DELETE FROM calls WHERE session_id = ? AND process_id > ?"
+                db.execute(sql, (to.session_id, to.last_process_id))
+                sql = "UPDATE sessions SET forgotten = ? WHERE session_id = ?"
+                db.execute(sql, (calls_until, to.session_id))
 
         await self._journal.transact(write, full=True)
 

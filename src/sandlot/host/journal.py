@@ -52,6 +52,7 @@ class SessionRow:
     origin: str | None = None  # SESSION/SNAPSHOT that it was forked from
     last_turn: int = 0  # the last number that was given to a turn
     changing: str = ""  # what was begun with its root and not finished
+    forgotten: int = 0  # the newest call that a rollback may have removed: numbers up to it are not given again
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,7 +221,7 @@ class Session:
     async def resume_calls(self, guest: Guest) -> None:
         """Take up the calls that a guest remembers from an earlier engine."""
         recorded = {row.process_id: row for row in await self._journal.calls(self.row.session_id)}
-        self.last_process_id = max(recorded, default=0)
+        self.last_process_id = max(0, self.row.forgotten, *recorded)
         alive: set[int] = set()
         for known in await guest.known():
             self.last_process_id = max(self.last_process_id, known.process_id)

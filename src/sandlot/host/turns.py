@@ -306,7 +306,12 @@ class Turns:
             session.volume = new
             await runtime.swap(session.start_plan())
             failpoints.reach("rollback: swapped")
-            await self._history.roll_back(target, new.state, forget=tuple(row.name for row in newer))
+            await self._history.roll_back(
+                target,
+                new.state,
+                forget=tuple(row.name for row in newer),
+                calls_until=None if keep else session.last_process_id,
+            )
         except BaseException:  # undone, then raised again
             await asyncio.shield(self._undo_rollback(session, old, new))
             raise
