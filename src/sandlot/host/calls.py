@@ -14,6 +14,7 @@ from sandlot.host.output import OutputLog
 from sandlot.host.runtimes.link import error_words
 from sandlot.model import (
     CallEvent,
+    CallRecord,
     CallRequest,
     CallResult,
     CallStarted,
@@ -355,6 +356,10 @@ class LiveCall:
             raise InvalidState("the call has no terminal", next_step="start it with a terminal size")
         if self._process and self._ended is None:
             self._process.resize(size)
+
+    def told(self) -> CallRecord:
+        ticket = self.ticket
+        return CallRecord(ticket.session_id, ticket.call_id, ticket.argv, self.state, ticket.started, self.result)
 
     @property
     def state(self) -> CallState:
