@@ -39,9 +39,9 @@ def main() -> int:
     return 0
 
 
-def generate() -> str:
+def generate(sources: Path = SDK) -> str:
     """The text of the module, formatted as everything else is."""
-    modules = [ast.parse((SDK / f"{name}.py").read_text()) for name in SOURCES]
+    modules = [ast.parse((sources / f"{name}.py").read_text()) for name in SOURCES]
     nodes = [node for module in modules for node in module.body if isinstance(node, ast.ClassDef)]
     classes = [node for node in nodes if node.name.startswith("Async")]
     body = "\n\n".join(write_class(node) for node in classes)
@@ -69,8 +69,9 @@ def _iterate(client: Client, source: AsyncIterator[_T]) -> Generator[_T]:
     try:
         while item := client.portal.run(step()):
             yield item[0]
-    finally:
-        client.portal.run(close())
+    except BaseException:  # left early, then raised again; one that has ended is closed
+        client.portal.dispose(close())
+        raise
 
 
 def _sync(client: Client, value: Any) -> Any:
@@ -93,7 +94,8 @@ def write_imports(module: ast.Module, body: str) -> list[str]:
         "from typing import Any, TypeVar, cast",
         "from sandlot.sdk.client import Client, default_client",
         "from sandlot.sdk.commands import AsyncCommand, AsyncCommands, OnOutput",
-        "from sandlot.sdk.files import AsyncFiles, Content",
+        "from sandlot.sdk.content import Content",
+        "from sandlot.sdk.files import AsyncFiles",
         "from sandlot.sdk.sandbox import AsyncSandbox",
     ]
     for node in module.body:
@@ -161,7 +163,11 @@ def write_body(node: ast.FunctionDef | ast.AsyncFunctionDef, owner: ast.ClassDef
     if node.name == "__aenter__":
         return "return self"
     if node.name == "__aexit__":
-        return "self._inner.client.portal.run(self._inner.__aexit__(*_exception))"
+        # A fork has no portal to run it in, and nothing to do.
+        return (
+            "if not self._inner.client.is_inherited:\n"
+            "    self._inner.client.portal.run(self._inner.__aexit__(*_exception))"
+        )
     if node.name == "__repr__":
         return f'return repr(self._inner).replace("{owner.name}", type(self).__name__, 1)'
     call = f"{node.name}({passed_on(node.args)})"
@@ -184,8 +190,20 @@ def write_body(node: ast.FunctionDef | ast.AsyncFunctionDef, owner: ast.ClassDef
     return f"return {TYPES[returns]}.of({run})" if returns in TYPES else f"return {run}"
 
 
+class Octal(int):
+    """A number as people write modes of files."""
+
+    def __repr__(self) -> str:
+        return oct(self)
+
+
 def signature(arguments: ast.arguments) -> str:
     """Everything behind `self`."""
+    assert not arguments.posonlyargs, "nothing here passes them on"
+    assert not arguments.kwarg, "nothing here passes them on"
+    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        if argument.arg == "mode" and isinstance(default, ast.Constant) and isinstance(default.value, int):
+            default.value = Octal(default.value)
     text = ast.unparse(arguments)
     text = re.sub(r"^(self|cls)(, |$)", "", text)
     return f", {mapped(text)}" if text else ""

@@ -251,11 +251,14 @@ static void shed_mounts(void) {
     fclose(list);
 }
 
+static int host_mounts = -1; /* as they were; plain guests run there */
+
 /* Needed by the first confined guest only; a keeper without root serves plain ones. */
 static int prepare_confinement(void) {
     static bool prepared;
     if (prepared) return 0;
-    if (unshare(CLONE_NEWNS) < 0) return -1;
+    if (host_mounts < 0) host_mounts = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
+    if (host_mounts < 0 || unshare(CLONE_NEWNS) < 0) return -1;
     /* Mounts of the host still reach us, ours never reach the host. */
     if (mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL) < 0) return -1;
     if (fchdir(data) < 0) return -1;
@@ -416,6 +419,7 @@ static void start_plain(const struct ask *ask, const char *directory) {
     if (make_channel(ends) < 0) return no(ask, errno, "socketpair");
     pid_t pid = fork_guest(0, ask->fd_count > 0 ? ask->fds[0] : -1, &pidfd);
     if (pid == 0) {
+        if (host_mounts >= 0 && setns(host_mounts, CLONE_NEWNS) < 0) _exit(1);
         struct boot_plan boot = {.socket = ends[1], .root = -1, .devices = -1, .directory = directory};
         boot_plain(&boot);
     }

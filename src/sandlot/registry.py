@@ -1,10 +1,11 @@
 """What is loaded by name, and only when asked for: a client needs no engine, and an engine no library of a vendor."""
 
 import importlib
+import sys
 from dataclasses import dataclass
 from typing import Any
 
-from sandlot.model import InvalidArgument, Unavailable
+from sandlot.model import CapabilityNotSupported, InvalidArgument, Unavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,23 +14,36 @@ class Row:
     name: str
     path: str  # module:attribute
     needs: str  # what to do when it cannot be imported
+    platform: str = ""  # of sys.platform; empty: any
 
 
 ROWS = (
     Row("sdk", "portal", "sandlot.sdk.portal:portal", "report it"),
     Row("sdk", "engines", "sandlot.sdk.engines:engines", "report it"),
-    Row("host", "embedded", "sandlot.wiring.embedded:build", "the engine needs Linux; elsewhere use a server"),
+    Row("host", "embedded", "sandlot.wiring.embedded:build", "the engine needs Linux; elsewhere use a server", "linux"),
 )
 
 
 def load(axis: str, name: str) -> Any:
-    """The thing itself. Raises InvalidArgument for a name that nobody knows, Unavailable when it cannot be imported."""
+    """The thing itself. Raises InvalidArgument for a name that nobody knows, CapabilityNotSupported on a machine that
+    it does not run on, Unavailable when it cannot be imported."""
     for row in ROWS:
         if (row.axis, row.name) == (axis, name):
-            module, _, attribute = row.path.partition(":")
-            try:
-                return getattr(importlib.import_module(module), attribute)
-            except (ImportError, AttributeError) as error:
-                raise Unavailable(f"{axis} {name!r} cannot be loaded: {error}", next_step=row.needs) from error
+            return _import(row)
     known = ", ".join(row.name for row in ROWS if row.axis == axis)
     raise InvalidArgument(f"there is no {axis} {name!r}", next_step=f"use one of: {known}")
+
+
+def _import(row: Row) -> Any:
+    if row.platform not in ("", sys.platform):
+        raise CapabilityNotSupported(f"{row.axis} {row.name!r} does not run on {sys.platform}", next_step=row.needs)
+    module, _, attribute = row.path.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise Unavailable(f"{row.axis} {row.name!r} cannot be loaded: {error}", next_step=row.needs) from error
+    except RuntimeError as error:  # the standard library does not load all of itself after the main thread's end
+        raise Unavailable(
+            f"{row.axis} {row.name!r} cannot be loaded: {error}",
+            next_step="let the main thread wait for the others",
+        ) from error

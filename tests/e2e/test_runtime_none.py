@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -75,3 +76,15 @@ async def test_destroy_ends_everything_it_started(host: SandboxHostService, sess
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+@pytest.mark.root
+async def test_it_sees_the_machine_beside_sessions_that_do_not(host: SandboxHostService) -> None:
+    """The keeper lets go of mounts that confined guests do not need; plain ones run on the machine as it is."""
+    await host.create(SessionSpec())
+    session_id = (await host.create(SessionSpec(runtime="none"))).session_id
+    script = "echo x > /dev/null && test -d /dev/pts && test -d /sys/kernel && awk '{ print $5 }' /proc/self/mountinfo"
+    ran = await run(host, CallRequest(session_id, ("sh", "-c", script)))
+    assert ran.exit_code == 0, ran
+    own = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    assert ran.stdout.decode().split() == own

@@ -42,12 +42,11 @@ async def create(story: Story) -> None:
 
 
 async def write(story: Story) -> None:
-    with story.step("Write a small project, through the stdin of a command") as step:
+    with story.step("Write a small project, from outside") as step:
         project = _PYTHON if (await story.sh("command -v python3")).exit_code == 0 else _SHELL
         for name, text in project.items():
-            ran = await story.sh(f"cat > {name}", stdin=text.encode())
-            step.expect(ran.exit_code == 0, f"{name}, {len(text)} bytes")
-        step.say(f"below {story.session.workspace}")
+            told = await story.write(name, text)
+            step.expect(told.size_bytes == len(text), f"{told.path}, {told.size_bytes} bytes")
 
 
 async def run(story: Story) -> None:

@@ -3,7 +3,7 @@
 import statistics
 import textwrap
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import AsyncIterator, Generator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,7 +12,7 @@ from sandlot.cli.context import Context, Engine
 from sandlot.cli.screen import Screen, printable
 from sandlot.cli.stream import Collected, follow
 from sandlot.config.settings import Settings
-from sandlot.model import CallRequest, CallResult, SessionInfo, SessionSpec, Stream
+from sandlot.model import CallRequest, CallResult, FileInfo, FileWrite, SessionInfo, SessionSpec, Stream
 
 _WIDTH = 78
 _TEXT_WIDTH = 72
@@ -103,6 +103,12 @@ class Story:
         session = await self.host.create(SessionSpec(runtime=self.runtime, labels={"made-by": "demo"}))
         self.context.progress.close()
         return session
+
+    async def write(self, path: str, text: str) -> FileInfo:
+        async def content() -> AsyncIterator[bytes]:
+            yield text.encode()
+
+        return await self.host.write_file(FileWrite(self.session.session_id, path), content())
 
     async def sh(self, script: str, stdin: bytes | None = None, **options: Any) -> Ran:
         return await self.run(("sh", "-c", script), stdin, **options)

@@ -40,8 +40,9 @@ def new_session_id() -> str:
 
 
 def new_call_id() -> str:
-    """Told apart from every other, of other processes too; not kept from anyone."""
-    return f"c-{_CALLS_OF}{next(_calls):x}"
+    """Told apart from every other, of other processes too, those that forked from this one among them; not kept from
+    anyone."""
+    return f"c-{_CALLS_OF}-{os.getpid():x}-{next(_calls):x}"
 
 
 def check_labels(labels: Mapping[str, str]) -> None:

@@ -2,16 +2,18 @@
 
 import os
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, Protocol, TypeVar
+from weakref import WeakSet
 
 from sandlot import registry
-from sandlot.config.settings import Settings, load
 from sandlot.contracts import Host
 from sandlot.model import InvalidState
 
 if TYPE_CHECKING:
+    import asyncio
+
+    from sandlot.sdk.engines import Release
     from sandlot.sdk.portal import Portal
 
 _P = ParamSpec("_P")
@@ -19,18 +21,19 @@ _T = TypeVar("_T")
 
 
 class Client:
-    """Made without I/O; the engine starts with the first use. Leaving it closes the engine, and sessions live on.
+    """Made without I/O; the engine starts with the first use. Leaving it closes the engine, unless another client uses
+    it too. Calls under way are broken off; sessions, and commands in the background, live on.
 
     Without arguments it is told by the environment (`SANDLOT_DATA_DIR`, `SANDLOT_RUNTIME`, `SANDLOT_STORAGE`). A host
-    of one's own, given as `host`, is used on the loop that it lives on.
+    of one's own, given as `host`, is used on the loop that it lives on, and not closed.
     """
 
     def __init__(self, *, data_dir: str | os.PathLike[str] | None = None, host: Host | None = None) -> None:
-        self._data_dir = None if data_dir is None else Path(data_dir)
-        self._given = host
-        self._portal: Portal | None = None if host else registry.load("sdk", "portal")()
+        self._data_dir = None if data_dir is None else Path(data_dir).absolute()
+        self._portal: Portal | None = registry.load("sdk", "portal")() if host is None else None
         self._host: Host | None = host
-        self._settings: Settings | None = None
+        self._release: Release | None = None
+        self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
         self._closed = False
 
     # ---- for the faces -----------------------------------------------------------------------------------------
@@ -44,68 +47,80 @@ class Client:
             )
         return self._portal
 
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this process is a fork of the one that the client belongs to."""
+        return self._portal is not None and self._portal.pid != os.getpid()
+
     async def run(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Where the host lives."""
         return await (work if self._portal is None else self._portal.run_async(work))
 
     async def host(self) -> Host:
-        """In the portal. Raises InvalidArgument, DataDirectoryHeld, Unavailable."""
-        if self._host is not None:
-            return self._host
+        """In the portal, at the beginning of all work there: closing the client breaks it off. Raises InvalidState when
+        it is closed, InvalidArgument, DataDirectoryHeld, Unavailable, CapabilityNotSupported."""
         if self._closed:
             raise InvalidState("the client is closed", next_step="make another one")
-        settings = load()
-        if self._data_dir is not None:
-            settings = replace(settings, data=self._data_dir.absolute())
-        host: Host = await registry.load("sdk", "engines")().open(settings)
+        if self._portal is not None:
+            self._portal.enlist(self._tasks)
+        if self._host is not None:
+            return self._host
+        opened: tuple[Host, Release] = await registry.load("sdk", "engines")().open(self._data_dir)
         if self._host is None:
-            self._host, self._settings = host, settings
+            self._host, self._release = opened
         else:  # someone was quicker
-            await registry.load("sdk", "engines")().release(settings.data)
+            await opened[1]()
         return self._host
 
     # ---- life --------------------------------------------------------------------------------------------------
 
     async def aclose(self) -> None:
-        await self.run(self._close())
+        try:
+            await self.run(self._close())
+        except BaseException:  # cancelled, then raised again; it is closed all the same
+            if self._portal is not None:
+                self._portal.begin(self._close())
+            raise
 
     def close(self) -> None:
-        self.portal.run(self._close())
+        if self._portal is None:
+            self._closed, self._host = True, None
+        else:
+            self._portal.run(self._close())
 
     async def _close(self) -> None:
-        self._closed = True
-        if self._host is not None and self._settings is not None:
-            self._host = None
-            await registry.load("sdk", "engines")().release(self._settings.data)
+        self._closed, self._host = True, None
+        if self._portal is not None:
+            await self._portal.break_off(self._tasks)
+        release, self._release = self._release, None
+        if release is not None:
+            await release()
+
+    def __reduce__(self) -> NoReturn:
+        raise InvalidState("a sandbox cannot be sent to another process", next_step="send its id, and connect there")
 
     def __enter__(self) -> "Client":
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        self.close()
+        if not self.is_inherited:
+            self.close()
 
     async def __aenter__(self) -> "Client":
         return self
 
     async def __aexit__(self, *_exception: object) -> None:
-        await self.aclose()
+        if not self.is_inherited:
+            await self.aclose()
 
 
 _default: Client | None = None
 
 
-def _after_fork() -> None:
-    global _default
-    _default = None
-
-
-os.register_at_fork(after_in_child=_after_fork)
-
-
 def default_client() -> Client:
     """The one of whoever gives none: told by the environment, open until the program ends."""
     global _default
-    if _default is None:
+    if _default is None or _default.is_inherited:
         _default = Client()
     return _default
 
@@ -126,9 +141,7 @@ def in_portal(
     async def run(self: _Self, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         return await self.client.run(function(self, *args, **kwargs))
 
-    run.__doc__, run.__name__, run.__qualname__ = function.__doc__, function.__name__, function.__qualname__
-    run.__wrapped__ = function  # pyright: ignore[reportFunctionMemberAccess] - for whoever asks for the signature
-    return run
+    return _in_place_of(function, run)
 
 
 def iterate_in_portal(
@@ -136,28 +149,43 @@ def iterate_in_portal(
 ) -> Callable[Concatenate[_Self, _P], AsyncGenerator[_T]]:
     """The same for a method that gives one thing after another."""
 
-    async def iterate(self: _Self, /, *args: _P.args, **kwargs: _P.kwargs) -> AsyncGenerator[_T]:
-        inner = function(self, *args, **kwargs)
+    def run(self: _Self, /, *args: _P.args, **kwargs: _P.kwargs) -> AsyncGenerator[_T]:
+        return iterate(self.client, function(self, *args, **kwargs))
 
-        async def step() -> tuple[bool, _T | None]:
-            try:
-                return True, await anext(inner)
-            except StopAsyncIteration:
-                return False, None
+    return _in_place_of(function, run)
 
+
+async def iterate(client: Client, inner: AsyncGenerator[_T], first: tuple[_T, ...] | None = None) -> AsyncGenerator[_T]:
+    """What is made in the portal, one after another; `first` is what was taken of it before. One generator for the loop
+    of the caller, because a loop that ends closes all of them at once, and none can be closed inside another."""
+    try:
+        item = await take(client, inner) if first is None else first
+        while item:
+            yield item[0]
+            item = await take(client, inner)
+    except BaseException:  # left early, then raised again; one that has ended is closed
+        await client.run(inner.aclose())
+        raise
+
+
+async def take(client: Client, inner: AsyncGenerator[_T]) -> tuple[_T, ...]:
+    """The next one, or nothing at the end."""
+
+    async def step() -> tuple[_T, ...]:
+        await client.host()
         try:
-            while True:
-                more, item = await self.client.run(step())
-                if not more:
-                    return
-                yield item  # pyright: ignore[reportReturnType] - there is one when there is more
-        finally:
-            await self.client.run(inner.aclose())
+            return (await anext(inner),)
+        except StopAsyncIteration:
+            return ()
 
-    iterate.__doc__, iterate.__name__, iterate.__qualname__ = (
+    return await client.run(step())
+
+
+def _in_place_of(function: Callable[..., object], wrapper: Callable[_P, _T]) -> Callable[_P, _T]:
+    wrapper.__doc__, wrapper.__name__, wrapper.__qualname__ = (
         function.__doc__,
         function.__name__,
         function.__qualname__,
     )
-    iterate.__wrapped__ = function  # pyright: ignore[reportFunctionMemberAccess]
-    return iterate
+    wrapper.__wrapped__ = function  # pyright: ignore[reportFunctionMemberAccess] - for whoever asks for the signature
+    return wrapper

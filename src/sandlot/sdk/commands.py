@@ -3,25 +3,30 @@
 import codecs
 import signal
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import Literal, overload
+from typing import Literal, cast, overload
 
 from sandlot.contracts import CallStream, Host
 from sandlot.model import (
+    CallNotFound,
     CallOutput,
     CallRecord,
     CallRequest,
     CallResult,
     CallState,
     InvalidArgument,
+    SandlotError,
     Stream,
     limits,
 )
 from sandlot.sdk.caller import call_back
 from sandlot.sdk.client import Client, in_portal, iterate_in_portal
+from sandlot.sdk.content import to_bytes
 from sandlot.sdk.results import CommandOutput, CommandResult
 
-_SHELLS = ("bash", "sh")  # for a command that is given as text; the first that the session has
+# For a command that is given as text: the first that the session has, whatever its PATH is.
+_SHELLS = ("/bin/bash", "/bin/sh")
 _EXIT_NOT_FOUND = 127
 
 OnOutput = Callable[[str], object]
@@ -37,17 +42,20 @@ class _Output:
         self._decoders = {stream: decoder(errors="replace") for stream, tell in self._tell.items() if tell}
 
     async def follow(self, stream: CallStream) -> CommandResult:
+        result: CallResult | None = None
+        # To its very end: what is left in the middle has to be closed by someone, later.
         async for event in stream:
             if isinstance(event, CallOutput):
                 self._kept[event.stream].append(event.data)
                 if self._decoders:
                     await self._say(event.stream, event.data)
             elif isinstance(event, CallResult):
-                for name in self._decoders:
-                    await self._say(name, b"", final=True)
-                stdout, stderr = (b"".join(pieces) for pieces in self._kept.values())
-                return CommandResult(event, stdout, stderr)
-        raise AssertionError("a stream ends with its result")
+                result = event
+        assert result is not None, "a stream ends with its result"
+        for name in self._decoders:
+            await self._say(name, b"", final=True)
+        stdout, stderr = (b"".join(pieces) for pieces in self._kept.values())
+        return CommandResult(result, stdout, stderr)
 
     async def _say(self, stream: Stream, data: bytes, *, final: bool = False) -> None:
         tell = self._tell[stream]
@@ -91,8 +99,9 @@ class AsyncCommand:
     @in_portal
     async def send_stdin(self, data: str | bytes) -> None:
         """Waits while the command does not read. Raises InvalidState when it was started without `stdin=True`."""
+        given = to_bytes(data)
         async with (await self.client.host()).attach(self.sandbox_id, self.id) as stream:
-            await stream.write_stdin(data.encode() if isinstance(data, str) else data)
+            await stream.write_stdin(given)
 
     @in_portal
     async def close_stdin(self) -> None:
@@ -129,6 +138,7 @@ class AsyncCommands:
         self.client = client
         self._sandbox_id = sandbox_id
         self._shell = 0
+        self._knows_shell = False
 
     @overload
     async def run(
@@ -182,13 +192,14 @@ class AsyncCommands:
         output_max: int = limits.CALL_OUTPUT_BYTES,
         id: str | None = None,
     ) -> CommandResult | AsyncCommand:
-        """Run a command to its end, or leave it running with `background=True`.
+        """Run a command to its end, or leave it running with `background=True`: then its `wait` tells all about it,
+        also why it could not be run.
 
         Text is run by the session's shell, a list is a program with its arguments. `timeout` is in seconds and ends the
         command with all it started; 0 or None lets it run. `stdin` is what it reads: text, bytes, or with `background`
         True, to `send_stdin` later. `on_stdout` and `on_stderr` hear text while it comes, in the thread or on the loop
-        of whoever called. `check=True` raises CommandFailed unless the exit code is 0. An `id` that is given twice runs
-        once: the second call gets what the first one got.
+        of whoever called; what they raise ends the command and comes out of here. `check=True` raises CommandFailed
+        unless the exit code is 0. An `id` that is given twice runs once: the second call gets what the first one got.
         """
         if background and (on_stdout or on_stderr or check):
             raise InvalidArgument(
@@ -200,7 +211,7 @@ class AsyncCommands:
             )
         request = CallRequest(
             self._sandbox_id,
-            argv=(_SHELLS[self._shell], "-c", cmd) if isinstance(cmd, str) else tuple(cmd),
+            argv=(_SHELLS[self._shell], "-c", cmd) if isinstance(cmd, str) else _words(cmd),
             cwd=cwd,
             envs=envs or {},
             user=user,
@@ -210,47 +221,68 @@ class AsyncCommands:
             detach=background,
             call_id=id,
         )
-        given = None if isinstance(stdin, bool) else stdin.encode() if isinstance(stdin, str) else stdin
+        given = None if isinstance(stdin, bool) else to_bytes(stdin)
+        is_text = isinstance(cmd, str)
         if background:
-            return await self.client.run(self._start(request, cmd, given))
-        result = await self.client.run(self._run(request, cmd, given, _Output(on_stdout, on_stderr)))
+            return await self.client.run(self._start(request, given, is_text=is_text))
+        output = _Output(on_stdout, on_stderr)
+        result = await self.client.run(self._run(request, given, output, is_text=is_text))
         return result.check() if check else result
 
-    async def _run(
-        self, request: CallRequest, cmd: str | Sequence[str], stdin: bytes | None, output: _Output
-    ) -> CommandResult:
+    async def _run(self, request: CallRequest, stdin: bytes | None, output: _Output, *, is_text: bool) -> CommandResult:
         host = await self.client.host()
+        if request.call_id is not None:
+            with suppress(CallNotFound):
+                async with host.attach(self._sandbox_id, request.call_id) as stream:
+                    return await output.follow(stream)
+            request = await self._find_shell(host, request) if is_text else request
         while True:
             async with host.call(request) as stream:
-                if stdin is not None:
-                    await stream.write_stdin(stdin)
-                    await stream.close_stdin()
-                result = await output.follow(stream)
-            if not self._try_next_shell(cmd, result.call):
+                result = await (output.follow(stream) if stdin is None else _feed(stream, stdin, output))
+            shell = self._next_shell(request, result.call) if is_text else None
+            if shell is None:
                 return result
-            request = replace(request, argv=(_SHELLS[self._shell], *request.argv[1:]))
+            request = _with_shell(request, shell)
 
-    async def _start(self, request: CallRequest, cmd: str | Sequence[str], stdin: bytes | None) -> AsyncCommand:
+    async def _start(self, request: CallRequest, stdin: bytes | None, *, is_text: bool) -> AsyncCommand:
         host = await self.client.host()
-        while True:
-            async with host.call(request) as stream:
-                # The first sign of life: a program that cannot be run shows itself by then.
-                first = await anext(aiter(stream))
-                if isinstance(first, CallResult) and self._try_next_shell(cmd, first):
-                    request = replace(request, argv=(_SHELLS[self._shell], *request.argv[1:]))
-                    continue
+        if request.call_id is not None:
+            with suppress(CallNotFound):
+                async with host.attach(self._sandbox_id, request.call_id):
+                    return AsyncCommand(self.client, self._sandbox_id, request.call_id)
+        request = await self._find_shell(host, request) if is_text else request
+        async with host.call(request) as stream:
+            try:
                 if stdin is not None:
                     await stream.write_stdin(stdin)
                     await stream.close_stdin()
-                return AsyncCommand(self.client, self._sandbox_id, stream.call_id)
+            except BaseException:  # cancelled, for one; then raised again
+                if request.call_id is None:  # nobody could find it
+                    with suppress(SandlotError):
+                        await stream.signal(signal.SIGKILL)
+                raise
+            return AsyncCommand(self.client, self._sandbox_id, stream.call_id)
 
-    def _try_next_shell(self, cmd: str | Sequence[str], result: CallResult) -> bool:
-        """Whether the shell was not there, so that nothing ran, and there is another to try."""
-        missing = isinstance(cmd, str) and result.exit_code == _EXIT_NOT_FOUND and bool(result.reason)
-        if missing and self._shell + 1 < len(_SHELLS):
-            self._shell += 1
-            return True
-        return False
+    # ---- the shell of the session ------------------------------------------------------------------------------
+
+    async def _find_shell(self, host: Host, request: CallRequest) -> CallRequest:
+        """Which shell there is has to be known before, where nobody waits for the end, or where an id can run once."""
+        while not self._knows_shell:
+            argv = (_SHELLS[self._shell], "-c", ":")
+            probe = replace(request, argv=argv, call_id=None, stdin=False, detach=False)
+            async with host.call(probe) as stream:
+                self._next_shell(probe, await stream.result())
+        return _with_shell(request, _SHELLS[self._shell])
+
+    def _next_shell(self, request: CallRequest, result: CallResult) -> str | None:
+        """Which one to try when the shell is not there, so that nothing has run."""
+        at = _SHELLS.index(request.argv[0])
+        is_missing = result.exit_code == _EXIT_NOT_FOUND and bool(result.reason)
+        if not is_missing or at + 1 == len(_SHELLS):
+            self._knows_shell = True
+            return None
+        self._shell = max(self._shell, at + 1)
+        return _SHELLS[at + 1]
 
     @in_portal
     async def list(self) -> list[CallRecord]:
@@ -272,3 +304,35 @@ class AsyncCommands:
     async def kill(self, id: str) -> bool:
         """False when it had ended already. Raises CallNotFound."""
         return await AsyncCommand(self.client, self._sandbox_id, id).kill()
+
+
+def _words(cmd: object) -> tuple[str, ...]:
+    words = tuple(cast("Sequence[object]", cmd)) if isinstance(cmd, Sequence) and not isinstance(cmd, bytes) else (cmd,)
+    for word in words:
+        if not isinstance(word, str):
+            raise InvalidArgument(
+                f"a command is text or a list of texts, not {type(word).__name__}", next_step="give each word as text"
+            )
+    return cast("tuple[str, ...]", words)
+
+
+def _with_shell(request: CallRequest, shell: str) -> CallRequest:
+    return replace(request, argv=(shell, *request.argv[1:]))
+
+
+async def _feed(stream: CallStream, stdin: bytes, output: _Output) -> CommandResult:
+    """Both at once: a command that prints before it has read all is heard meanwhile."""
+    import asyncio  # as everywhere in the SDK, not before it is used
+
+    async def write() -> None:
+        await stream.write_stdin(stdin)
+        await stream.close_stdin()
+
+    writing = asyncio.get_running_loop().create_task(write(), name="stdin")
+    try:
+        result = await output.follow(stream)
+        await writing
+        return result
+    finally:
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)

@@ -3,15 +3,18 @@
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextvars import Context
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from sandlot import registry
-from sandlot.config.settings import Settings
+from sandlot.config.settings import Settings, load
 from sandlot.contracts import Host
 from sandlot.model import DataDirectoryHeld
-from sandlot.sdk.portal import portal
+from sandlot.sdk.portal import Portal, portal
 
 _log = logging.getLogger("sandlot.sdk")
 _HELD_PATIENCE_S = 3.0  # another program may be about to leave the data directory
@@ -24,49 +27,80 @@ class _Engine(Host, Protocol):
     async def close(self) -> None: ...
 
 
-class _Engines:
-    """The engines of this process, one per data directory. Used in the portal only."""
+Release = Callable[[], Coroutine[Any, Any, None]]
+_Build = Callable[[Settings, Callable[[int], None]], _Engine]
 
-    def __init__(self) -> None:
-        portal().at_close(self.close)
-        self._starting: dict[Path, asyncio.Task[_Engine]] = {}
-        self._users: dict[Path, int] = {}
 
-    async def open(self, settings: Settings) -> Host:
-        """Raises DataDirectoryHeld, Unavailable."""
-        data = settings.data
-        task = self._starting.get(data)
-        if task is None:
-            task = asyncio.get_running_loop().create_task(_start(settings), name=f"engine {data}")
-            self._starting[data] = task
-        self._users[data] = self._users.get(data, 0) + 1
+@dataclass(slots=True)
+class _Shared:
+    """An engine that starts or has started, and how many use it."""
+
+    task: "asyncio.Task[_Engine]"
+    users: int = 0
+
+
+class Engines:
+    """Used in the portal only."""
+
+    def __init__(self, of: Portal) -> None:
+        self.pid = of.pid
+        self._shared: dict[Path, _Shared] = {}
+        self._closing: dict[Path, asyncio.Task[None]] = {}
+        of.at_close(self.close)
+
+    async def open(self, data: Path | None) -> tuple[Host, Release]:
+        """An engine, and how to give it back: the last one closes it. Without `data`, the one that the environment
+        names. Raises InvalidArgument, DataDirectoryHeld, Unavailable, CapabilityNotSupported."""
+        build: _Build = registry.load("host", "embedded")
+        settings = load() if data is None else replace(load(), data=data)
+        key = _one_spelling(settings.data)
+        while key in self._closing:
+            await asyncio.wait([self._closing[key]])
+        shared = self._shared.get(key)
+        if shared is None:
+            # Not in the context of whoever comes first: it would live as long as the engine.
+            task = asyncio.get_running_loop().create_task(_start(build, settings), name="engine", context=Context())
+            shared = self._shared[key] = _Shared(task)
+        shared.users += 1
+        release = partial(self._release, key, shared)
         try:
-            return await asyncio.shield(task)
+            return await asyncio.shield(shared.task), release
         except BaseException:  # given back, then raised again
-            await self.release(data)
+            await release()
             raise
 
-    async def release(self, data: Path) -> None:
-        self._users[data] -= 1
-        if self._users[data] == 0:
-            del self._users[data]
-            await self._close(self._starting.pop(data))
+    async def _release(self, key: Path, shared: _Shared) -> None:
+        shared.users -= 1
+        if shared.users == 0 and self._shared.get(key) is shared:
+            await asyncio.shield(self._begin_to_close(key))
+
+    def _begin_to_close(self, key: Path) -> "asyncio.Task[None]":
+        """In a task of its own: whoever is cancelled while it closes does not leave it half closed."""
+        work = _close(self._shared.pop(key).task)
+        closing = asyncio.get_running_loop().create_task(work, name="close engine", context=Context())
+        self._closing[key] = closing
+        closing.add_done_callback(lambda _task: self._closing.pop(key))
+        return closing
 
     async def close(self) -> None:
-        self._users.clear()
-        while self._starting:
-            await self._close(self._starting.popitem()[1])
-
-    async def _close(self, task: "asyncio.Task[_Engine]") -> None:
-        if not task.done():
-            task.cancel()
-        for engine in await asyncio.gather(task, return_exceptions=True):
-            if not isinstance(engine, BaseException):
-                await engine.close()
+        for key in tuple(self._shared):
+            self._begin_to_close(key)
+        await asyncio.gather(*self._closing.values())
 
 
-async def _start(settings: Settings) -> _Engine:
-    build: Callable[[Settings, Callable[[int], None]], _Engine] = registry.load("host", "embedded")
+def _one_spelling(data: Path) -> Path:
+    return data.resolve()
+
+
+async def _close(task: "asyncio.Task[_Engine]") -> None:
+    if not task.done():
+        task.cancel()
+    for engine in await asyncio.gather(task, return_exceptions=True):
+        if not isinstance(engine, BaseException):
+            await engine.close()
+
+
+async def _start(build: _Build, settings: Settings) -> _Engine:
     told = False
 
     def progress(_entries: int) -> None:
@@ -87,16 +121,12 @@ async def _start(settings: Settings) -> _Engine:
             await asyncio.sleep(_RETRY_S)
 
 
-_engines = _Engines()
+_engines: Engines | None = None
 
 
-def engines() -> _Engines:
-    return _engines
-
-
-def _after_fork() -> None:
+def engines() -> Engines:
+    """Those of this process."""
     global _engines
-    _engines = _Engines()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+    if _engines is None or _engines.pid != os.getpid():
+        _engines = Engines(portal())
+    return _engines

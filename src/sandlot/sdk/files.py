@@ -1,10 +1,11 @@
 """Files of a sandbox."""
 
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Iterator
-from typing import Literal, Protocol, cast, overload, runtime_checkable
+from collections.abc import AsyncGenerator
+from typing import Literal, overload
 
 from sandlot.model import (
     DirectoryMake,
+    FileConflict,
     FileInfo,
     FileList,
     FileNotFound,
@@ -17,19 +18,8 @@ from sandlot.model import (
     LimitReached,
     limits,
 )
-from sandlot.sdk.client import Client, in_portal, iterate_in_portal
-
-_PIECE_BYTES = 1 << 20
-
-
-@runtime_checkable
-class Readable(Protocol):
-    """A file object, opened in text or binary mode."""
-
-    def read(self, size: int, /) -> str | bytes: ...
-
-
-Content = str | bytes | bytearray | memoryview | Readable | Iterable[bytes] | AsyncIterable[bytes]
+from sandlot.sdk.client import Client, in_portal, iterate, take
+from sandlot.sdk.content import Content, pieces_of
 
 
 class AsyncFiles:
@@ -71,7 +61,7 @@ class AsyncFiles:
         offset: int = 0,
         length: int | None = None,
         user: str | None = None,
-    ) -> AsyncIterator[bytes]: ...
+    ) -> AsyncGenerator[bytes]: ...
 
     async def read(
         self,
@@ -81,18 +71,18 @@ class AsyncFiles:
         offset: int = 0,
         length: int | None = None,
         user: str | None = None,
-    ) -> str | bytes | AsyncIterator[bytes]:
+    ) -> str | bytes | AsyncGenerator[bytes]:
         """The content as text, as bytes, or as a stream of pieces; all of it, or `length` bytes from `offset` on.
 
         Text and bytes are read whole and at most 64 MiB: beyond that LimitReached is raised, and a stream takes any
-        size. Bytes that are no UTF-8 show as replacement characters in text. Raises FileNotFound, FileConflict for what
-        is no file, PermissionDenied.
+        size; whoever leaves one early closes it. Bytes that are no UTF-8 show as replacement characters in text. Raises
+        FileNotFound, FileConflict for what is no file, PermissionDenied.
         """
         request = FileRead(self._sandbox_id, path, user, offset, length)
         if format == "stream":
-            stream = self._stream(request)
-            # The first piece now: what is not there is told at once, not at the first use.
-            return _resumed(await anext(stream, None), stream)
+            pieces = self._pieces(request)
+            # The first one now: what is not there is told at once, not at the first use.
+            return iterate(self.client, pieces, await take(self.client, pieces))
         if format not in ("text", "bytes"):
             raise InvalidArgument(f"format {format!r} is not known", next_step="use text, bytes or stream")
         content = await self.client.run(self._whole(request))
@@ -111,8 +101,7 @@ class AsyncFiles:
                     raise _too_large(request.path, size)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    @iterate_in_portal
-    async def _stream(self, request: FileRead) -> AsyncGenerator[bytes]:
+    async def _pieces(self, request: FileRead) -> AsyncGenerator[bytes]:
         async with (await self.client.host()).read_file(request) as stream:
             async for piece in stream:
                 yield piece
@@ -123,18 +112,20 @@ class AsyncFiles:
     ) -> FileInfo:
         """Make a file, or replace what is in it: whole, or not at all. Directories above it are made.
 
-        `data` is text, bytes, a file object, or pieces that come one after another. A new file has mode 0o644, one that
-        was there keeps its mode and owner. Raises FileConflict, PermissionDenied, LimitReached when the disk is full.
+        `data` is text, bytes, a file object, or pieces that come one after another; they are asked for in the thread or
+        on the loop of whoever called, and what they raise comes out of here. A new file has mode 0o644, one that was
+        there keeps its mode and owner. Raises FileConflict, PermissionDenied, LimitReached when the disk is full.
         """
         request = FileWrite(self._sandbox_id, path, user, mode, parents)
-        return await (await self.client.host()).write_file(request, _pieces(data))
+        return await (await self.client.host()).write_file(request, pieces_of(data))
 
     @in_portal
     async def list(self, path: str = ".", *, depth: int = 1, user: str | None = None) -> list[FileInfo]:
         """The entries of a directory, sorted by path; with `depth`, those of directories in it too. Links are told of,
         not followed. Raises LimitReached beyond 100,000 entries, FileNotFound, FileConflict, PermissionDenied."""
+        request = FileList(self._sandbox_id, path, user, depth)
         found: list[FileInfo] = []
-        async with (await self.client.host()).list_files(FileList(self._sandbox_id, path, user, depth)) as batches:
+        async with (await self.client.host()).list_files(request) as batches:
             async for batch in batches:
                 found += batch
                 if len(found) > limits.FILES_LISTED_MAX:
@@ -148,13 +139,14 @@ class AsyncFiles:
     @in_portal
     async def stat(self, path: str, *, follow: bool = True, user: str | None = None) -> FileInfo:
         """What is there; with `follow=False`, of a link itself. Raises FileNotFound, PermissionDenied."""
-        return await (await self.client.host()).stat_file(FileStat(self._sandbox_id, path, user, follow))
+        request = FileStat(self._sandbox_id, path, user, follow)
+        return await (await self.client.host()).stat_file(request)
 
     async def exists(self, path: str, *, user: str | None = None) -> bool:
-        """Whether something is there. A link that leads nowhere is not."""
+        """Whether something is there. A link that leads nowhere is not, nor is what would lie below a file."""
         try:
             await self.stat(path, user=user)
-        except FileNotFound:
+        except (FileNotFound, FileConflict):
             return False
         return True
 
@@ -176,7 +168,8 @@ class AsyncFiles:
 
         Raises FileNotFound, FileConflict for a directory that is not empty, PermissionDenied.
         """
-        await (await self.client.host()).remove_file(FileRemove(self._sandbox_id, path, user, recursive))
+        request = FileRemove(self._sandbox_id, path, user, recursive)
+        await (await self.client.host()).remove_file(request)
 
 
 def _too_large(path: str, size_bytes: int) -> LimitReached:
@@ -185,44 +178,3 @@ def _too_large(path: str, size_bytes: int) -> LimitReached:
         next_step='read it with format="stream", or a part of it with offset and length',
         limit="file_read_bytes",
     )
-
-
-async def _resumed(first: bytes | None, rest: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-    try:
-        if first is not None:
-            yield first
-            async for piece in rest:
-                yield piece
-    finally:
-        await rest.aclose()
-
-
-async def _pieces(data: Content) -> AsyncGenerator[bytes]:
-    """Raises InvalidArgument for what has no bytes."""
-    import asyncio  # as everywhere in the SDK, not before it is used
-
-    if isinstance(data, str):
-        yield data.encode()
-    elif isinstance(data, bytes | bytearray | memoryview):
-        yield bytes(data)
-    elif isinstance(data, AsyncIterable):
-        async for piece in data:
-            yield _bytes(piece)
-    elif isinstance(data, Readable):
-        # Reading may block, and must not block the engine.
-        while piece := await asyncio.to_thread(data.read, _PIECE_BYTES):
-            yield _bytes(piece)
-    else:
-        source = cast("Iterator[object]", iter(data))
-        while (piece := await asyncio.to_thread(next, source, None)) is not None:
-            yield _bytes(piece)
-
-
-def _bytes(piece: object) -> bytes:
-    if isinstance(piece, str):
-        return piece.encode()
-    if isinstance(piece, bytes):
-        return piece
-    if isinstance(piece, bytearray | memoryview):
-        return bytes(cast("bytearray", piece))
-    raise InvalidArgument(f"content comes as text or bytes, not as {type(piece).__name__}")

@@ -8,65 +8,67 @@ Loaded with the first use: `asyncio` alone takes as long to import as the rest o
 import asyncio
 import atexit
 import os
-import queue
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import CancelledError as FutureCancelled
 from contextlib import suppress
-from contextvars import copy_context
-from typing import Any, TypeVar
+from contextvars import Context
+from typing import Any, Generic, TypeVar
+from weakref import WeakSet
 
-from sandlot.model import InvalidState, SandlotError, Unavailable
-from sandlot.sdk.caller import CALLER, Caller
+from sandlot.model import InvalidState
+from sandlot.sdk.caller import CALLER
+from sandlot.sdk.callers import LoopCaller, ThreadCaller
+from sandlot.sdk.pool import LastingPool
 
 _T = TypeVar("_T")
 _CLOSE_PATIENCE_S = 20.0
 
 
-class _SyncCaller:
-    """A thread that waits. It runs what it is asked to until the outcome is there."""
+class _Call(Generic[_T]):
+    """One piece of work: begun and cancelled in the portal, waited for elsewhere."""
 
-    def __init__(self) -> None:
-        self.news: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+    __slots__ = ("_caller", "_portal", "_work", "ended", "task")
 
-    async def call(self, function: Callable[..., object], *args: object) -> None:
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[None] = loop.create_future()
+    def __init__(self, portal: "Portal", work: Coroutine[Any, Any, _T], caller: ThreadCaller | LoopCaller) -> None:
+        self._portal = portal
+        self._work = work
+        self._caller = caller
+        self.ended = False
+        self.task: asyncio.Task[_T] | None = None
 
-        def work() -> None:
-            try:
-                function(*args)
-            except Exception as error:  # noqa: BLE001 - whatever the user's function raises is his, and goes to him
-                loop.call_soon_threadsafe(_settle, answer, error)
-            else:
-                loop.call_soon_threadsafe(_settle, answer)
+    def begin(self) -> None:
+        # Not the caller's context: what the engine starts would keep all that is in it.
+        context = Context()
+        context.run(CALLER.set, self._caller)
+        self.task = asyncio.get_running_loop().create_task(self._work, context=context)
+        self._portal.calls.add(self.task)
+        self.task.add_done_callback(self._end)
 
-        self.news.put(work)
-        await answer
+    def _end(self, task: "asyncio.Task[_T]") -> None:
+        self._portal.calls.discard(task)
+        if not task.cancelled():
+            task.exception()  # looked at: whoever waited may have left with an error of his own
+        self.ended = True
+        self._caller.tell_end()
 
+    def cancel(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+        else:  # it was given up before it had begun
+            self._work.close()
+            self.ended = True
+            self._caller.tell_end()
 
-class _AsyncCaller:
-    """A task on another loop."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-
-    async def call(self, function: Callable[..., object], *args: object) -> None:
-        async def work() -> None:
-            result = function(*args)
-            if isinstance(result, Awaitable):
-                await result
-
-        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(), self._loop))
-
-
-def _settle(future: asyncio.Future[None], error: Exception | None = None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(None)
-    else:
-        future.set_exception(error)
+    def outcome(self, failure: BaseException | None = None) -> _T:
+        """Where it was waited for. `failure` is what a function of the user raised."""
+        assert self.task is not None
+        if self.task.cancelled():
+            raise _ending() if self._portal.is_closed else InvalidState("the client was closed meanwhile")
+        error = failure or self.task.exception()
+        if error is not None:
+            raise error
+        return self.task.result()
 
 
 class Portal:
@@ -74,11 +76,13 @@ class Portal:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
+        self.calls: set[asyncio.Task[Any]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._starting = threading.Lock()
-        self._closed = False
-        self._calls: set[asyncio.Task[Any]] = set()
+        # Can be taken again by the thread that has it: a finalizer may run in the middle of anything.
+        self._starting = threading.RLock()
+        self._is_starting = False
+        self.is_closed = False
         self._at_close: list[Callable[[], Coroutine[Any, Any, None]]] = []
 
     def at_close(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -91,141 +95,151 @@ class Portal:
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
         """From a thread: wait for the outcome. Ctrl-C cancels the work, and is raised when that has ended."""
-        try:
-            loop = self._ready()
-            if self.is_here():
-                raise InvalidState(
-                    "the sync SDK cannot be used inside its own event loop", next_step="use the async one there"
-                )
-        except SandlotError:
+        if self.is_here():
             work.close()
-            raise
-        caller = _SyncCaller()
-        outcome: list[asyncio.Task[_T]] = []
-
-        def ended(_task: object) -> None:
-            caller.news.put(None)
-
-        loop.call_soon_threadsafe(lambda: outcome.append(self._begin(loop, work, caller, ended)))
+            raise InvalidState(
+                "the sync SDK cannot be used inside its own event loop", next_step="use the async one there"
+            )
+        self._enter(work)
+        caller = ThreadCaller()
+        call = _Call(self, work, caller)
         try:
-            self._attend(caller)
-        except BaseException:  # Ctrl-C, most of all: nothing is to run on that nobody waits for
-            loop.call_soon_threadsafe(lambda: outcome[0].cancel())
-            self._attend(caller)
+            self._begin(call, work)
+            caller.attend()
+        except BaseException:  # Ctrl-C, or what the user's function raised: nothing runs on that nobody waits for
+            if not call.ended:
+                with suppress(InvalidState, SystemExit):
+                    self._post(call.cancel)
+                    caller.await_end()
             raise
-        return _outcome(outcome[0])
-
-    def _attend(self, caller: _SyncCaller) -> None:
-        while (work := caller.news.get()) is not None:
-            work()
+        return call.outcome()
 
     async def run_async(self, work: Coroutine[Any, Any, _T]) -> _T:
         """From a loop: await the outcome. Cancelling cancels the work, and waits until that has ended."""
         if self.is_here():
             return await work
+        self._enter(work)
+        caller = LoopCaller(asyncio.get_running_loop())
+        call = _Call(self, work, caller)
+        self._begin(call, work)
+        await caller.attend(lambda: self._post(call.cancel))
+        return call.outcome(caller.failure)
+
+    def begin(self, work: Coroutine[Any, Any, object]) -> None:
+        """From anywhere, without waiting."""
+        self._enter(work)
+        self._begin(_Call(self, work, ThreadCaller()), work)
+
+    def dispose(self, work: Coroutine[Any, Any, object]) -> None:
+        """From a finalizer, which may run in any thread and at any time: wait where that can be, and never fail."""
         try:
-            portal = self._ready()
-        except SandlotError:
+            if self.is_here():
+                self.begin(work)
+            else:
+                self.run(work)
+        except (InvalidState, SystemExit):  # in a fork, or when the program ends: it goes with the process
+            work.close()
+
+    def _enter(self, work: Coroutine[Any, Any, object]) -> None:
+        try:
+            self._open()
+        except BaseException:  # raised again: the work will not be done
             work.close()
             raise
-        loop = asyncio.get_running_loop()
-        waiting: list[asyncio.Future[None]] = [loop.create_future()]
-        outcome: list[asyncio.Task[_T]] = []
-        caller = _AsyncCaller(loop)
 
-        def ended(_task: object) -> None:
-            try:
-                loop.call_soon_threadsafe(lambda: _settle(waiting[-1]))
-            except RuntimeError:
-                return  # the loop that waited is closed: nobody is left to tell
-
-        portal.call_soon_threadsafe(lambda: outcome.append(self._begin(portal, work, caller, ended)))
+    def _begin(self, call: _Call[Any], work: Coroutine[Any, Any, object]) -> None:
         try:
-            await waiting[0]
-        except asyncio.CancelledError:
-            if waiting[0].cancelled():
-                waiting.append(loop.create_future())
-                portal.call_soon_threadsafe(lambda: outcome[0].cancel())
-                await waiting[1]
+            self._post(call.begin)
+        except (InvalidState, SystemExit):
+            work.close()
             raise
-        return _outcome(outcome[0])
 
-    def _begin(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        work: Coroutine[Any, Any, _T],
-        caller: Caller,
-        ended: Callable[[asyncio.Task[_T]], object],
-    ) -> asyncio.Task[_T]:
-        context = copy_context()
-        context.run(CALLER.set, caller)
-        task = loop.create_task(work, context=context)
-        self._calls.add(task)
-        task.add_done_callback(self._calls.discard)
-        task.add_done_callback(ended)
-        return task
+    def _post(self, function: Callable[[], None]) -> None:
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(function)
+        except RuntimeError:
+            raise _ending() from None
+
+    # ---- in the portal -----------------------------------------------------------------------------------------
+
+    def enlist(self, tasks: "WeakSet[asyncio.Task[Any]]") -> None:
+        """The work that is being done belongs to these."""
+        task = asyncio.current_task()
+        if task is not None:
+            tasks.add(task)
+
+    async def break_off(self, tasks: "Iterable[asyncio.Task[Any]]") -> None:
+        """Whoever waits for one of these is told, and it has ended when this returns."""
+        others = [task for task in tasks if task is not asyncio.current_task()]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
 
     # ---- life --------------------------------------------------------------------------------------------------
 
-    def _ready(self) -> asyncio.AbstractEventLoop:
-        if self._loop is not None and self.pid == _own_pid and not self._closed:
-            return self._loop
-        if self.pid != _own_pid:
+    def _open(self) -> None:
+        if self.pid != os.getpid():
             raise InvalidState(
                 f"this was opened by process {self.pid}, of which this one is a fork",
-                next_step="connect again after the fork, or start workers with `spawn`",
+                next_step="use it there; a data directory is open in one process at a time",
             )
+        if self._loop is not None and not self.is_closed:
+            return
         with self._starting:
-            if self._closed:
-                raise InvalidState("the program is ending")
+            if self.is_closed:
+                raise _ending()
             if self._loop is None:
-                self._loop = self._start()
-        return self._loop
+                self._start()
 
-    def _start(self) -> asyncio.AbstractEventLoop:
-        loop = _new_loop()
-        # A daemon: the interpreter waits for other threads before it asks us to close.
-        self._thread = threading.Thread(target=self._serve, args=(loop,), name="sandlot", daemon=True)
-        self._thread.start()
-        # Before the pools of threads are shut, which the engine needs to leave in order; `atexit` comes after that.
-        register = getattr(threading, "_register_atexit", atexit.register)
-        register(self.close)
-        return loop
-
-    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
-        asyncio.set_event_loop(loop)
-        loop.run_forever()
+    def _start(self) -> None:
+        if self._is_starting:
+            raise InvalidState("the engine is just being started by this thread")
+        self._is_starting = True
+        try:
+            loop = _new_loop()
+            loop.set_default_executor(LastingPool())
+            # A daemon: the interpreter waits for all others before it asks us to close.
+            thread = threading.Thread(target=_serve, args=(loop,), name="sandlot", daemon=True)
+            thread.start()
+            self._thread, self._loop = thread, loop
+        finally:
+            self._is_starting = False
+        # Called when all threads but daemons have ended, and before the exit handlers that were there already.
+        atexit.register(self.close)
 
     def close(self) -> None:
         """Leave everything in order. Closing twice is fine."""
+        if self.pid != os.getpid():
+            return
         with self._starting:
-            if self._closed or self.pid != os.getpid():
+            if self.is_closed:
                 return
-            self._closed = True
+            self.is_closed = True
         if self._loop is None or self._thread is None:
             return
-        loop = self._loop
         with suppress(TimeoutError, FutureCancelled):  # what is left is found by the next engine
-            asyncio.run_coroutine_threadsafe(self._finish(), loop).result(_CLOSE_PATIENCE_S)
-        loop.call_soon_threadsafe(loop.stop)
+            asyncio.run_coroutine_threadsafe(self._finish(), self._loop).result(_CLOSE_PATIENCE_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_CLOSE_PATIENCE_S)
 
     async def _finish(self) -> None:
-        calls = tuple(self._calls)
-        for task in calls:
-            task.cancel()
-        await asyncio.gather(*calls, return_exceptions=True)
+        await self.break_off(self.calls)
         for work in self._at_close:
             await work()
 
 
-def _outcome(task: asyncio.Task[_T]) -> _T:
-    if task.cancelled():
-        raise Unavailable("it was broken off, because the program is ending")
-    error = task.exception()
-    if error is not None:
-        raise error
-    return task.result()
+def _ending() -> InvalidState | SystemExit:
+    """For those who are still there: finalizers, which are told, and daemon threads, which end with the program."""
+    return SystemExit() if threading.current_thread().daemon else InvalidState("the program is ending")
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
@@ -236,18 +250,12 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
-_own_pid = os.getpid()
 _portal = Portal()
 
 
 def portal() -> Portal:
+    """The one of this process."""
+    global _portal
+    if _portal.pid != os.getpid():
+        _portal = Portal()
     return _portal
-
-
-def _after_fork() -> None:
-    global _own_pid, _portal
-    _own_pid = os.getpid()
-    _portal = Portal()
-
-
-os.register_at_fork(after_in_child=_after_fork)

@@ -89,3 +89,6 @@ class CommandFailed(SandlotError):
         said = result.reason or result.stderr.strip()[-_TAIL_CHARS:]
         super().__init__(f"the command failed: {how}" + (f"\n{said}" if said else ""), exit_code=call.exit_code)
         self.result = result
+
+    def __reduce__(self) -> tuple[type["CommandFailed"], tuple[CommandResult]]:
+        return type(self), (self.result,)

@@ -103,10 +103,18 @@ class AsyncSandbox:
             request_id=request_id,
         )
 
-        async def make() -> SessionInfo:
-            return await (await client.host()).create(spec)
+        made: list[SessionInfo] = []
 
-        return cls((await client.run(make())).session_id, detach=detach, client=client)
+        async def make() -> None:
+            made.append(await (await client.host()).create(spec))
+
+        try:
+            await client.run(make())
+        except BaseException:  # cancelled when it was just there; then raised again
+            if made and request_id is None:  # nobody would know of it
+                await cls(made[0].session_id, client=client).kill()
+            raise
+        return cls(made[0].session_id, detach=detach, client=client)
 
     @classmethod
     async def connect(cls, id: str, *, client: Client | None = None) -> Self:
@@ -157,5 +165,6 @@ class AsyncSandbox:
         return self
 
     async def __aexit__(self, *_exception: object) -> None:
-        if not self._detach:
+        # A fork that leaves the block does not take the sandbox from its parent.
+        if not self._detach and not self._client.is_inherited:
             await self.kill()

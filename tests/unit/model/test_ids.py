@@ -1,5 +1,6 @@
 """Names that may become part of a path, a command or a query, and those that may not."""
 
+import os
 import re
 import string
 
@@ -110,3 +111,16 @@ def test_too_many_labels_are_refused() -> None:
     with pytest.raises(LimitReached) as refused:
         check_labels({str(number): "" for number in range(limits.LABELS_MAX + 1)})
     assert refused.value.context == {"limit": "labels"}
+
+
+def test_a_forked_child_gives_other_call_ids() -> None:
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writer, " ".join(new_call_id() for _ in range(10)).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    theirs = os.read(reader, 4096).decode().split()
+    assert not set(theirs) & {new_call_id() for _ in range(10)}
+    os.close(reader)
+    os.close(writer)
