@@ -102,6 +102,8 @@ def write_imports(module: ast.Module, body: str) -> list[str]:
         if isinstance(node, ast.ImportFrom):
             used = [alias.name for alias in node.names if re.search(rf"\b{alias.name}\b", body)]
             lines += [f"from {node.module} import {name}" for name in used]
+        elif isinstance(node, ast.Import):
+            lines += [f"import {alias.name}" for alias in node.names if f"{alias.name}." in body]
     return lines
 
 
@@ -182,6 +184,8 @@ def write_body(node: ast.FunctionDef | ast.AsyncFunctionDef, owner: ast.ClassDef
     run = f"self._inner.client.portal.run(self._inner.{call})"
     if returns == "None":
         return run
+    if returns == "builtins.list[Self]":
+        return f"return [type(self).of(one) for one in {run}]"
     if "|" in returns and "Async" in returns:
         # Which overload it is depends on values: the types are those of the overloads above.
         return (

@@ -1,18 +1,28 @@
 """A sandbox: the handle on one session."""
 
+import builtins
 from collections.abc import Mapping, Sequence
 from typing import Self
 
 from sandlot.model import (
     AUTO,
     BUILTIN,
+    CURRENT,
+    Change,
+    DiffRequest,
+    ForkRequest,
     NetworkPolicy,
     Resources,
+    RollbackRequest,
     SessionFilter,
     SessionInfo,
     SessionNotFound,
     SessionSpec,
     SessionState,
+    Snapshot,
+    SnapshotRequest,
+    Turn,
+    TurnRequest,
     check_session_id,
     limits,
 )
@@ -160,6 +170,74 @@ class AsyncSandbox:
         except SessionNotFound:
             return False
         return True
+
+    # ---- history -----------------------------------------------------------------------------------------------
+
+    @in_portal
+    async def turn(self, *, request_id: str | None = None) -> Turn:
+        """Close a turn: a snapshot of all files, and the record of what was done since the last one. It is durable when
+        this returns. Raises InvalidState while another turn closes, RollbackInProgress, ToolsInFlight."""
+        return await (await self._client.host()).turn_complete(TurnRequest(self._id, request_id))
+
+    @in_portal
+    async def turns(self) -> builtins.list[Turn]:
+        """Oldest first, with their calls and the number of changes."""
+        return [*await (await self._client.host()).turns(self._id)]
+
+    @in_portal
+    async def create_snapshot(self, name: str, *, request_id: str | None = None) -> Snapshot:
+        """A point with a name of yours; it stays until you delete it. Raises Conflict when the name is taken."""
+        return await (await self._client.host()).create_snapshot(SnapshotRequest(self._id, name, request_id))
+
+    @in_portal
+    async def snapshots(self) -> builtins.list[Snapshot]:
+        """Those of turns and those with names, oldest first."""
+        return [*await (await self._client.host()).list_snapshots(self._id)]
+
+    @in_portal
+    async def delete_snapshot(self, name: str) -> None:
+        """What others need of it stays. Raises SnapshotNotFound."""
+        await (await self._client.host()).delete_snapshot(self._id, name)
+
+    @in_portal
+    async def rollback(self, to: str | int, *, keep: bool = False) -> SessionInfo:
+        """Put all files back to a snapshot or a turn, in place; what runs ends. `keep` leaves what is newer as another
+        branch. Raises SnapshotNotFound, ToolsInFlight while someone waits for a command."""
+        return await (await self._client.host()).rollback(RollbackRequest(self._id, str(to), keep))
+
+    async def fork(
+        self,
+        at: str | int | None = None,
+        *,
+        count: int = 1,
+        labels: Mapping[str, str] | None = None,
+        timeout: float = limits.SESSION_LIFETIME_S,
+        request_id: str | None = None,
+        detach: bool = False,
+    ) -> builtins.list[Self]:
+        """New sandboxes, all or none, that begin with the files of a snapshot or a turn, or of now. Raises
+        SnapshotNotFound, MaxSessionsReached, LimitReached."""
+        request = ForkRequest(self._id, None if at is None else str(at), count, labels, timeout, request_id)
+
+        async def make() -> Sequence[SessionInfo]:
+            return await (await self._client.host()).fork(request)
+
+        made = await self._client.run(make())
+        return [type(self)(child.session_id, detach=detach, client=self._client) for child in made]
+
+    @in_portal
+    async def diff(
+        self, old: str | int, new: str | int = CURRENT, *, below: str = "/", patch: bool = False
+    ) -> builtins.list[Change]:
+        """What two points do not have in common, sorted by path: snapshots, turns, or the files as they are now. With
+        `patch` each change has the text that `git apply` takes below that directory. Raises SnapshotNotFound."""
+        found: list[Change] = []
+        request = DiffRequest(self._id, str(old), str(new), below, patch)
+        async with (await self._client.host()).diff(request) as batches:
+            async for batch in batches:
+                found += batch
+                limits.at_most("changes", len(found), limits.FILES_LISTED_MAX)
+        return found
 
     async def __aenter__(self) -> Self:
         return self
