@@ -4,13 +4,11 @@ Every path is resolved by the kernel below one descriptor (`openat2`), so links 
 session at worst. What was found is asked for its kind before it is opened: opening a pipe or a device does things."""
 
 import errno
-import itertools
 import os
 import posixpath
 import stat
 from collections.abc import Generator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 
 from sandlot.contracts.runtime import Tree
 from sandlot.host.kernel import (
@@ -19,9 +17,11 @@ from sandlot.host.kernel import (
     NO_MAGICLINKS,
     NO_SYMLINKS,
     NO_XDEV,
+    ONE_STEP,
     open_inside,
     rename_without_replacing,
 )
+from sandlot.host.removal import Moved, empty
 from sandlot.model import FileInfo, FileKind
 
 PIECE_BYTES = 1 << 20
@@ -31,7 +31,6 @@ _NOBODY = 65534
 _PENDING_BYTES_MAX = 64 << 20  # for directories found and not yet looked into
 _PENDING_BYTES_EACH = 128  # beside the name
 _LOOKED_INTO = 250  # directories of a listing in one step
-_REMEMBERED_MAX = 100_000  # names of directories that are still to be removed
 _KINDS = {stat.S_IFREG: FileKind.FILE, stat.S_IFDIR: FileKind.DIRECTORY, stat.S_IFLNK: FileKind.SYMLINK}
 _WORDS = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFLNK: "a link"}
 # A directory in a listing that is closed to the user, or gone, or another thing by now, or too deep to be named.
@@ -39,7 +38,6 @@ _NOT_ENTERED = {
     *(errno.EACCES, errno.EPERM, errno.EXDEV, errno.ENAMETOOLONG),
     *(errno.ENOENT, errno.ESTALE, errno.ENOTDIR, errno.ELOOP),
 }
-ONE_STEP = BENEATH | NO_SYMLINKS | NO_MAGICLINKS | NO_XDEV
 
 
 class WrongKind(OSError):
@@ -292,81 +290,8 @@ def remove(inside: Inside, path: str, *, recursive: bool) -> Generator[None]:
             os.unlink(name, dir_fd=above)
             return
         if recursive:
-            yield from _empty(above, name)
+            try:
+                yield from empty(above, name)
+            except Moved as error:
+                raise WrongKind(error.errno, error.strerror, path) from None
         os.rmdir(name, dir_fd=above)
-
-
-@dataclass(slots=True)
-class _Level:
-    """A directory that is being emptied: what is still to be entered in it, and whether all of it was seen."""
-
-    below: list[str]
-    seen: bool
-    entered: str = ""
-    device: int = 0
-    inode: int = 0
-
-
-def _empty(above: int, name: str) -> Generator[None]:
-    here = open_inside(above, name, os.O_RDONLY | os.O_DIRECTORY, ONE_STEP)
-    pace = itertools.count(1)
-    levels: list[_Level] = []
-    remembered = 0
-    try:
-        levels.append((yield from _clear(here, _REMEMBERED_MAX, pace)))
-        remembered = len(levels[0].below)
-        while True:
-            level = levels[-1]
-            if level.below:
-                level.entered = level.below.pop()
-                remembered -= 1
-                own = os.fstat(here)
-                level.device, level.inode = own.st_dev, own.st_ino
-                try:
-                    inner = open_inside(here, level.entered, os.O_RDONLY | os.O_DIRECTORY, ONE_STEP)
-                except FileNotFoundError:
-                    continue
-                os.close(here)
-                here = inner
-                levels.append((yield from _clear(here, _REMEMBERED_MAX - remembered, pace)))
-                remembered += len(levels[-1].below)
-            elif not level.seen:
-                levels[-1] = yield from _clear(here, _REMEMBERED_MAX - remembered, pace)
-                remembered += len(levels[-1].below)
-            elif len(levels) > 1:
-                levels.pop()
-                up = _open_above(here, levels[-1])
-                os.close(here)
-                here = up
-                with suppress(FileNotFoundError):
-                    os.rmdir(levels[-1].entered, dir_fd=here)
-            else:
-                return
-    finally:
-        os.close(here)
-
-
-def _clear(here: int, room: int, pace: "itertools.count[int]") -> Generator[None, None, _Level]:
-    """Remove the files of a directory; tell of the directories in it, of as many as there is room for, and of one."""
-    below: list[str] = []
-    with os.scandir(here) as entries:
-        for entry in entries:
-            if next(pace) % BATCH_ENTRIES == 0:
-                yield
-            if not entry.is_dir(follow_symlinks=False):
-                with suppress(FileNotFoundError):
-                    os.unlink(entry.name, dir_fd=here)
-            elif len(below) < max(room, 1):
-                below.append(entry.name)
-            else:
-                return _Level(below, seen=False)
-    return _Level(below, seen=True)
-
-
-def _open_above(here: int, level: _Level) -> int:
-    up = os.open("..", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=here)
-    found = os.fstat(up)
-    if (found.st_dev, found.st_ino) != (level.device, level.inode):
-        os.close(up)
-        raise WrongKind(errno.EBUSY, "was moved while it was being removed", level.entered)
-    return up

@@ -16,6 +16,8 @@ NO_SYMLINKS = 0x04
 BENEATH = 0x08  # what leads out is an error
 IN_ROOT = 0x10  # what leads out leads to the top instead, as in a chroot
 
+ONE_STEP = BENEATH | NO_SYMLINKS | NO_MAGICLINKS | NO_XDEV  # one name, and nothing that it might lead to
+
 _OPENAT2 = 437
 _SETGROUPS = {"x86_64": 116, "aarch64": 159}
 _RENAME_NOREPLACE = 1

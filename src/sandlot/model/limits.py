@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from sandlot.model.errors import InvalidArgument, LimitReached
 
 KIB = 1024
+_SHOWN_DIGITS = 40
 MIB = 1024 * KIB
 GIB = 1024 * MIB
 
@@ -65,7 +66,10 @@ class Resources:
 def within(name: str, value: float, low: float, high: float) -> None:
     """Refuse a number outside its bounds; NaN is outside of everything."""
     if not low <= value <= high:
-        raise InvalidArgument(f"{name} must lie between {low:g} and {high:g}, not {value:g}", limit=name)
+        # A number may have more digits than anyone wants to read, and more than fit into a float.
+        shown = str(value)
+        shown = shown if len(shown) <= _SHOWN_DIGITS else f"one with {len(shown)} digits"
+        raise InvalidArgument(f"{name} must lie between {low:g} and {high:g}, not {shown}", limit=name)
 
 
 def at_most(name: str, value: int, high: int) -> None:

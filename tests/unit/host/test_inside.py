@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sandlot.contracts.runtime import Tree
-from sandlot.host import inside
+from sandlot.host import inside, removal
 from sandlot.host.inside import Inside, WrongKind
 from sandlot.model import FileInfo, FileKind
 
@@ -321,7 +321,7 @@ def test_removing_is_as_deep_as_it_must_be(place: Place) -> None:
 def test_what_is_not_remembered_is_looked_up_again(
     place: Place, monkeypatch: pytest.MonkeyPatch, remembered: int
 ) -> None:
-    monkeypatch.setattr(inside, "_REMEMBERED_MAX", remembered)
+    monkeypatch.setattr(removal, "_REMEMBERED_MAX", remembered)
     for one in range(5):
         for two in range(5):
             touch(place.folder, *(f"d/{one}/{two}/{three}/file" for three in range(5)), f"d/{one}/{two}/x")

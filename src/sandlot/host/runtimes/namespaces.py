@@ -1,5 +1,6 @@
 """Kernel namespaces: every session has its own root, users, processes, network; the kernel is shared with the host."""
 
+import errno
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,7 +9,7 @@ from sandlot.contracts.runtime import Guest, StartPlan, Tree
 from sandlot.contracts.storage import Volume
 from sandlot.host.runtimes.keeper import Keeper, KeeperLost
 from sandlot.host.storage.canonical import CANONICAL_ID, first_id
-from sandlot.model import Capability, Probe, SandlotError, Unavailable
+from sandlot.model import Capability, LimitReached, Probe, SandlotError, Unavailable
 
 HOSTNAME = "sandbox"
 WORKSPACE = "/workspace"
@@ -64,7 +65,9 @@ class NamespacesRuntime:
         gone = "the guest of the session is gone"
         try:
             fd = os.open(f"/proc/{guest.pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError:
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise LimitReached("the engine has no descriptor left", limit="open_files") from None
             raise Unavailable(gone) from None
         # Asked afterwards: a guest that is alive now had its pid then, and nobody else's root was opened.
         if not guest.is_alive():

@@ -2,15 +2,18 @@
 
 import asyncio
 import contextlib
+import logging
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 from sandlot.contracts.storage import Volume
+from sandlot.host.removal import remove_tree
 from sandlot.host.storage.canonical import CANONICAL_ID
 from sandlot.model import Capability, Conflict, NotFound, Probe, Unavailable
 from sandlot.model.ids import check_id
+
+_log = logging.getLogger("sandlot.host")
 
 
 class LayersStorage:
@@ -22,6 +25,7 @@ class LayersStorage:
     def __init__(self, data: Path) -> None:
         self._volumes = data / "volumes"
         self._trash = data / "trash"
+        self._sweeping = asyncio.Lock()
 
     async def probe(self) -> Probe:
         try:
@@ -70,21 +74,16 @@ class LayersStorage:
 
     async def sweep(self) -> None:
         """Empty the trash; what a crash left in it too. Takes as long as the volumes are large."""
-        for entry in list(os.scandir(self._trash)):
-            await asyncio.to_thread(_remove, Path(entry.path))
+        async with self._sweeping:
+            for entry in list(os.scandir(self._trash)):
+                await self._remove(Path(entry.path))
 
-
-def _remove(path: Path) -> None:
-    # By descriptor (rmtree does so on Linux): links inside are removed, never followed.
-    shutil.rmtree(path, ignore_errors=True)
-    if path.exists():
-        # Someone who is not root cannot enter a directory whose mode forbids it, even his own.
-        for folder, names, _files in os.walk(path):
-            for name in names:
-                inner = os.path.join(folder, name)
-                if not os.path.islink(inner):
-                    os.chmod(inner, 0o700)
-        shutil.rmtree(path, ignore_errors=True)
+    async def _remove(self, path: Path) -> None:
+        try:
+            await asyncio.to_thread(remove_tree, path)
+        except OSError as error:
+            # It is tried again at the next start; nobody's work depends on it.
+            _log.warning("%s cannot be removed: %s", path, error.strerror)
 
 
 def _measure(path: Path) -> int:
