@@ -201,7 +201,7 @@ def configuration_page() -> list[str]:
     bounds = [
         f"| `{name}` | {value:,} |"
         for name, value in vars(limits).items()
-        if name.isupper() and name not in UNITS and isinstance(value, int | float)
+        if name.isupper() and name[0] != "_" and name not in UNITS and isinstance(value, int | float)
     ]
     return [
         "# Configuration",

@@ -110,3 +110,14 @@ async def test_hundred_creates_at_once_all_succeed_and_the_limit_holds(settings:
         assert len(refused) == 5
         assert len((await host.list(SessionFilter(limit=1000))).sessions) == 100
         await clean_up(host)
+
+
+@pytest.mark.root
+async def test_a_tree_of_any_depth_goes_with_its_session(settings: Settings, data_dir: Path) -> None:
+    """Deeper than a path can name, and than a recursion can go; the engine must be able to close all the same."""
+    script = "import os\nfor _ in range(2500):\n    os.mkdir('deep'); os.chdir('deep')"
+    async with build(settings) as host:
+        session_id = (await host.create(SessionSpec())).session_id
+        assert (await run(host, CallRequest(session_id, ("python3", "-c", script)))).exit_code == 0
+        await host.destroy(session_id)
+    assert list((data_dir / "trash").iterdir()) == []
