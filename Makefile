@@ -18,7 +18,7 @@ SAY := printf '%-10s%s\n'
 .DELETE_ON_ERROR:
 .SUFFIXES:
 .SHELLFLAGS := -euc
-.PHONY: help setup guest demo test check gen pictures bench fuzz sanitize wheel clean debian
+.PHONY: help setup guest demo test check gen pictures soak bench fuzz sanitize wheel clean debian
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -52,6 +52,9 @@ pictures: setup ## draw the pictures of the README again, from the last bench an
 
 bench: setup ## measure what the documents promise
 	@$(BIN)/python -m tests.performance.bench
+
+soak: setup ## kill engines at every named place, 200 times, and look what is found behind (root)
+	@$(BIN)/python -m tests.soak.run
 
 fuzz: ## fuzz the guest program's parser
 	@$(MAKE) --no-print-directory -C guest fuzz

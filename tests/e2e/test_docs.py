@@ -19,7 +19,20 @@ PAGES = sorted(
 )
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Verbs of make that are only looked up: they are this run itself, or take minutes.
-LOOKED_UP = {"test", "check", "bench", "fuzz", "sanitize", "setup", "wheel", "clean", "gen", "pictures", "guest"}
+LOOKED_UP = {"test", "check", "bench", "fuzz", "sanitize", "setup", "wheel", "clean", "gen", "pictures", "guest"} | {"soak"}
+    "test",
+    "check",
+    "bench",
+    "fuzz",
+    "sanitize",
+    "setup",
+    "wheel",
+    "clean",
+    "gen",
+    "pictures",
+    "guest",
+    "soak",
+}
 SHELL_S = 90
 
 

@@ -140,7 +140,7 @@ async def test_a_deleted_snapshot_leaves_the_others(host: SandboxHostService, da
 
 async def test_forks_are_independent(host: SandboxHostService) -> None:
     session_id = await make(host)
-    await sh(host, session_id, "echo one > a; sudo touch /root/secret")
+    await sh(host, session_id, "echo one > a; sudo touch /opt/secret")
     await close_turn(host, session_id)
     await sh(host, session_id, "echo two > a")
     children = await host.fork(ForkRequest(session_id, "1", count=3, labels={"way": "new"}))
@@ -148,7 +148,7 @@ async def test_forks_are_independent(host: SandboxHostService) -> None:
     assert {child.origin for child in children} == {f"{session_id}/turn-0001"}
     for number, child in enumerate(children):
         assert (
-            await sh(host, child.session_id, f"cat a; echo child-{number} > a; sudo stat -c %u /root/secret")
+            await sh(host, child.session_id, f"cat a; echo child-{number} > a; sudo stat -c %u /opt/secret")
             == "one\n0\n"
         )
     assert await sh(host, session_id, "cat a") == "two\n"
@@ -158,6 +158,22 @@ async def test_forks_are_independent(host: SandboxHostService) -> None:
         assert await close_turn(host, child.session_id) == 1
         await host.rollback(RollbackRequest(child.session_id, "1"))
         assert await sh(host, child.session_id, "cat a") == f"child-{number}\n"
+
+
+async def test_a_session_can_be_created_from_a_snapshot(host: SandboxHostService) -> None:
+    session_id = await make(host)
+    await sh(host, session_id, "echo one > a")
+    await close_turn(host, session_id)
+    await sh(host, session_id, "echo two > a")
+    made = await host.create(SessionSpec(snapshot=f"{session_id}/1", labels={"a": "b"}))
+    assert (made.origin, made.labels) == (f"{session_id}/turn-0001", {"a": "b"})
+    assert await sh(host, made.session_id, "cat a") == "one\n"
+    for wrong, error in ((f"{session_id}/9", SnapshotNotFound), ("s-nope/1", SessionNotFound)):
+        with pytest.raises(error):
+            await host.create(SessionSpec(snapshot=wrong))
+    for wrong in ("one", "a/", "/b", "a/b/c"):
+        with pytest.raises(InvalidArgument):
+            SessionSpec(snapshot=wrong)
 
 
 async def test_a_repeated_request_gives_the_first_answer(host: SandboxHostService) -> None:

@@ -5,6 +5,7 @@ import os
 import time
 from pathlib import Path
 
+from sandlot.cli.scenes_turns import HISTORY
 from sandlot.cli.story import Measure, Ran, Story
 from sandlot.cli.stream import Collected, follow
 from sandlot.model import CallRequest, LimitHit, SessionFilter, Stream
@@ -216,6 +217,7 @@ ISOLATED = (
     create,
     write,
     run,
+    *HISTORY,
     look_around,
     try_to_get_out,
     fail,

@@ -21,6 +21,7 @@ from sandlot.host.pool import WarmPool
 from sandlot.host.session import Session, Wishes
 from sandlot.host.vessels import DEFAULT_USER, Vessel, Vessels
 from sandlot.model import (
+    AUTO,
     BUILTIN,
     Capability,
     DeadlineExceeded,
@@ -36,15 +37,21 @@ from sandlot.model import (
     SessionPage,
     SessionSpec,
     SessionState,
+    SnapshotNotFound,
     Template,
     Unavailable,
     check_session_id,
     limits,
     new_session_id,
+    snapshot_name,
     transition,
 )
 
 FORKING = "fork"
+
+
+def _snapshot_in(spec: SessionSpec) -> str:
+    return snapshot_name((spec.snapshot or "").partition("/")[2])
 
 
 class Lifecycle:
@@ -192,14 +199,38 @@ class Lifecycle:
             await self.destroy(session_id)
 
     async def _create(self, session_id: str, spec: SessionSpec) -> Session:
+        source = self._source(spec)
         runtime = await self._choices.runtime(spec.runtime)
-        storage = await self._choices.storage(spec.storage)
+        storage = await self._choices.storage(source.row.storage if source else spec.storage)
         check_wishes(spec, session_capabilities(runtime, storage))
-        template = await self._template(spec.template, runtime)
-        vessel = self._pool.take(storage, runtime, template) or await self._vessels.begin(storage, runtime, template)
+        if source:
+            template = Template(source.row.template, "", source.row.template_path)
+            point = source.snapshots[_snapshot_in(spec)].point
+            vessel = await self._vessels.begin(storage, runtime, template, point)
+        else:
+            template = await self._template(spec.template, runtime)
+            vessel = self._pool.take(storage, runtime, template) or await self._vessels.begin(
+                storage, runtime, template
+            )
         has_users = Capability.USERS in runtime.capabilities
         wishes = Wishes(dict(spec.labels), dict(spec.envs), spec.user or (DEFAULT_USER if has_users else ""))
-        return await self._board(self._make_row(session_id, spec, wishes, vessel), wishes, vessel)
+        origin = f"{source.row.session_id}/{_snapshot_in(spec)}" if source else None
+        row = replace(self._make_row(session_id, spec, wishes, vessel), origin=origin, template=template.name)
+        return await self._board(row, wishes, vessel)
+
+    def _source(self, spec: SessionSpec) -> Session | None:
+        """Whose snapshot a new session begins with. Raises SessionNotFound, SnapshotNotFound, InvalidArgument."""
+        if spec.snapshot is None:
+            return None
+        source = self.find(spec.snapshot.partition("/")[0])
+        if _snapshot_in(spec) not in source.snapshots:
+            raise SnapshotNotFound(f"there is no snapshot {spec.snapshot}", next_step="`sandlot log` shows a history")
+        if spec.storage not in (AUTO, source.row.storage) or spec.template not in (BUILTIN, source.row.template):
+            raise InvalidArgument(
+                f"a session that begins with {spec.snapshot} has its storage and its template",
+                next_step="leave storage and template out",
+            )
+        return source
 
     async def fork(
         self, source: Session, origin: str, point: str, labels: Mapping[str, str], timeout_s: float

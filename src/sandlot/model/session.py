@@ -85,7 +85,7 @@ class SessionSpec:
 
     session_id: str | None = None  # None: a random one
     template: str = BUILTIN
-    snapshot: str | None = None
+    snapshot: str | None = None  # SESSION/SNAPSHOT to begin with, instead of the template alone
     storage: str = AUTO
     runtime: str = AUTO
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -104,6 +104,10 @@ class SessionSpec:
         if self.request_id is not None:
             check_id("request", self.request_id)
         check_id("template", self.template)
+        if self.snapshot is not None:
+            session_id, _, name = self.snapshot.partition("/")
+            check_session_id(session_id)
+            check_id("snapshot", name)
         check_labels(self.labels)
         limits.at_most("environment variables", len(self.envs), limits.ARGUMENTS_MAX)
         check_envs(self.envs)
