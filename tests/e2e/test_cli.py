@@ -230,7 +230,6 @@ def test_errors(sandlot: Program, session: str) -> None:
 @pytest.mark.parametrize(
     ("words", "capability"),
     [
-        ("--snapshot p-1", "snapshots"),
         ("--allow example.org", "network"),
         ("--secret KEY=VALUE", "secrets"),
         ("--port 8080", "ports"),

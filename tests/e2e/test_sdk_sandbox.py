@@ -110,7 +110,6 @@ UNABLE: list[dict[str, Any]] = [
     {"network": NetworkPolicy(NetworkMode.ALLOW_LIST, ("example.org",))},
     {"secrets": {"KEY": "value"}},
     {"ports": [8080]},
-    {"snapshot": "earlier"},
 ]
 
 

@@ -40,14 +40,14 @@ def own_logging() -> Iterator[None]:
 
 def test_a_session_with_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN", "from the environment")
-    words = "create --id s --template t --snapshot p --storage layers --runtime none --label a=b --label c= --env K=V"
+    words = "create --id s --template t --snapshot s/p --storage layers --runtime none --label a=b --label c= --env K=V"
     more = "--user root --cpu 1.5 --memory 512M --disk 2G --pids 10 --timeout 1h --request-id r"
     last = "--allow example.org --allow example.com --secret KEY=VALUE --secret TOKEN --port 80 --port 8080"
     spec = options.session_spec(parse(f"{words} {more} {last}".split()))
     assert spec == SessionSpec(
         session_id="s",
         template="t",
-        snapshot="p",
+        snapshot="s/p",
         storage="layers",
         runtime="none",
         labels={"a": "b", "c": ""},
