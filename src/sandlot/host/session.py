@@ -72,6 +72,7 @@ class Session:
         self.last_process_id = 0
         self.snapshots: dict[str, SnapshotRow] = {}  # oldest first
         self.last_snapshot = 0
+        self.turned: int | None = None  # the newest call that a turn has; None: to be looked up
         self._ended_since_prune = 0
         self.on_wedged: Callable[[str], None] = self._ignore
         self.on_prune_due: Callable[[], None] = self._nothing

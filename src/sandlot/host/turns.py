@@ -56,6 +56,7 @@ from sandlot.model import (
 _FORKS_AT_ONCE = 16
 _FORK_PREFIX = "fork-"
 _DIFF_BATCH = 200
+_COUNT_AFTER_S = 0.05  # whoever closed the turn is about to do something, and the two would fight for the processor
 
 
 class Turns:
@@ -116,7 +117,9 @@ class Turns:
             return await self._turn(session, known)
         async with session.gate.shut("the end of a turn"):
             number = session.row.last_turn + 1
-            first = await self._history.last_process_id(request.session_id) + 1
+            if session.turned is None:
+                session.turned = await self._history.last_process_id(request.session_id)
+            first = session.turned + 1
             if self._has_snapshots(session):
                 name = f"{TURN_PREFIX}{number:04d}"
                 turn = TurnRow(request.session_id, number, time.time(), name, first, session.last_process_id)
@@ -127,6 +130,7 @@ class Turns:
                 turn = TurnRow(request.session_id, number, time.time(), None, first, session.last_process_id)
                 await self._history.add_turn(turn, request.request_id)
             session.row = replace(session.row, last_turn=number)
+            session.turned = turn.last_process_id
         return await self._told(session, turn)
 
     async def turns(self, session_id: str) -> Sequence[Turn]:
@@ -147,6 +151,7 @@ class Turns:
 
     async def _count(self, session: Session, turn: TurnRow, row: SnapshotRow) -> None:
         """Behind the back of whoever closed the turn: it takes as long as much has changed."""
+        await asyncio.sleep(_COUNT_AFTER_S)
         storage = self._storage(session)
         parent = session.snapshots.get(row.parent or "")
         new = storage.look(row.point)
@@ -318,6 +323,7 @@ class Turns:
         failpoints.reach("rollback: recorded")
         session.row = replace(session.row, head=target.name, volume_state=new.state)
         session.forget_snapshots(*(row.name for row in newer))
+        session.turned = None  # turns may be gone
         await storage.release(old.state, *(row.point for row in newer))
         self._lifecycle.sweep()
 
