@@ -26,6 +26,7 @@ from sandlot.host.storage.copying import copy_tree
 from sandlot.model import Capability, Conflict, LimitReached, NotFound, Probe, Unavailable, check_id, limits
 
 _log = logging.getLogger("sandlot.host")
+_REMOVE_PAUSES_S = (0.05, 0.2, 0.5, 1.0)
 
 
 class LayersStorage:
@@ -155,11 +156,19 @@ class LayersStorage:
                 await self._remove(Path(entry.path))
 
     async def _remove(self, path: Path) -> None:
-        try:
-            await asyncio.to_thread(remove_tree, path)
-        except OSError as error:
-            # It is tried again at the next start; nobody's work depends on it.
-            _log.warning("%s cannot be removed: %s", path, error.strerror)
+        # Whoever worked on its files when it was destroyed may still be about to notice.
+        reason: str | None = None
+        for pause_s in _REMOVE_PAUSES_S:
+            try:
+                await asyncio.to_thread(remove_tree, path)
+                return
+            except OSError as error:
+                if not path.exists():
+                    return
+                reason = error.strerror
+            await asyncio.sleep(pause_s)
+        # It is tried again at the next start; nobody's work depends on it.
+        _log.warning("%s cannot be removed: %s", path, reason)
 
     async def usage(self, text: str, without: str = "") -> int:
         others = set(_layers(without))
