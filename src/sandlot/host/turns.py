@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
@@ -56,6 +56,8 @@ from sandlot.model import (
 _FORKS_AT_ONCE = 16
 _FORK_PREFIX = "fork-"
 _DIFF_BATCH = 200
+_COUNTED_AT_ONCE = 50
+_COUNT_PAUSE_S = 0.01
 _COUNT_AFTER_S = 0.05  # whoever closed the turn is about to do something, and the two would fight for the processor
 
 
@@ -157,11 +159,13 @@ class Turns:
         new = storage.look(row.point)
         old = storage.look(parent.point) if parent else new[1:]
 
-        def look() -> Counter[str]:
-            return Counter(change.kind for change in compare(Path(session.row.template_path), old, new))
-
-        with suppress(OSError):  # pruned or destroyed meanwhile: nobody will ask
-            found = await asyncio.to_thread(look)
+        steps = compare(Path(session.row.template_path), old, new)
+        found: Counter[str] = Counter()
+        with suppress(OSError), closing(steps):  # pruned or destroyed meanwhile: nobody will ask
+            # In small pieces: it must not take the processor from those who wait for something.
+            while batch := await asyncio.to_thread(lambda: list(islice(steps, _COUNTED_AT_ONCE))):
+                found.update(change.kind for change in batch)
+                await asyncio.sleep(_COUNT_PAUSE_S)
             counts = ChangeCounts(*(found[kind] for kind in ChangeKind))
             await self._history.count_changes(turn.session_id, turn.number, counts)
 
