@@ -1,6 +1,7 @@
 """Snapshots, turns, rollback, fork and comparison, on real sessions."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,11 @@ from sandlot.model import (
     ForkRequest,
     InvalidArgument,
     InvalidState,
+    MaxSessionsReached,
     RollbackInProgress,
     RollbackRequest,
     SandlotError,
+    SessionFilter,
     SessionNotFound,
     SessionSpec,
     SessionState,
@@ -158,6 +161,17 @@ async def test_forks_are_independent(host: SandboxHostService) -> None:
         assert await close_turn(host, child.session_id) == 1
         await host.rollback(RollbackRequest(child.session_id, "1"))
         assert await sh(host, child.session_id, "cat a") == f"child-{number}\n"
+
+
+async def test_forks_beyond_what_fits_are_refused_whole(settings: Settings) -> None:
+    async with build(replace(settings, sessions_max=4)) as host:
+        session_id = await make(host)
+        await close_turn(host, session_id)
+        with pytest.raises(MaxSessionsReached):
+            await host.fork(ForkRequest(session_id, "1", count=8))
+        assert [one.session_id for one in (await host.list(SessionFilter())).sessions] == [session_id]
+        assert len(await host.fork(ForkRequest(session_id, "1", count=3))) == 3
+        await clean_up(host)
 
 
 async def test_a_session_can_be_created_from_a_snapshot(host: SandboxHostService) -> None:

@@ -159,7 +159,7 @@ class NewFile:
 
     def _open(self) -> int:
         # Without a name there is nothing to clean up, whoever ends us; but only /proc can give it one afterwards.
-        if os.path.isdir("/proc/self/fd"):  # noqa: PTH112
+        if os.path.isdir("/proc/self/fd"):  # noqa: PTH112 - asked once per file: no object for it
             try:
                 return os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=self._above)
             except OSError as error:

@@ -45,7 +45,7 @@ async def in_thread(work: Callable[[], _T], shown: str, undo: Callable[[_T], Non
 def kind_of(path: str) -> FileKind | None:
     """What is there, with links followed; None for nothing. Blocks. Raises SandlotError."""
     try:
-        return _KINDS.get(stat.S_IFMT(os.stat(path).st_mode), FileKind.OTHER)  # noqa: PTH116
+        return _KINDS.get(stat.S_IFMT(os.stat(path).st_mode), FileKind.OTHER)  # noqa: PTH116 - a path may hold any bytes
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -94,7 +94,7 @@ class LocalSource:
 
     async def open(self) -> None:
         """Raises SandlotError."""
-        found = await in_thread(lambda: os.stat(self._path), self._path)  # noqa: PTH116
+        found = await in_thread(lambda: os.stat(self._path), self._path)  # noqa: PTH116 - the same
         name = posixpath.basename(self._path.rstrip("/"))
         self.entry = _entry("" if name in (".", "..") else name, found)
         if self.entry.kind is FileKind.OTHER:

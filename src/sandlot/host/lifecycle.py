@@ -236,9 +236,19 @@ class Lifecycle:
         self, source: Session, origin: str, point: str, labels: Mapping[str, str], timeout_s: float
     ) -> Session:
         """A session that begins at a point of another one, and has everything else of it."""
-        row = source.row
         session_id = new_session_id()
         self._admit(session_id)
+        # Counted from now on: many are made at once, and together they must not be more than fit.
+        self._creating[session_id] = asyncio.get_running_loop().create_future()
+        try:
+            return await self._fork(session_id, source, origin, point, labels, timeout_s)
+        finally:
+            self._creating.pop(session_id).set_result(None)
+
+    async def _fork(
+        self, session_id: str, source: Session, origin: str, point: str, labels: Mapping[str, str], timeout_s: float
+    ) -> Session:
+        row = source.row
         runtime, storage = self._parts.runtimes[row.runtime], self._parts.storages[row.storage]
         template = Template(row.template, "", row.template_path)
         vessel = await self._vessels.begin(storage, runtime, template, point)

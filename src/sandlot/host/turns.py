@@ -7,8 +7,8 @@ one puts the guest back onto the root that the journal knows.
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager, closing, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
@@ -161,7 +161,7 @@ class Turns:
 
         steps = compare(Path(session.row.template_path), old, new)
         found: Counter[str] = Counter()
-        with suppress(OSError), closing(steps):  # pruned or destroyed meanwhile: nobody will ask
+        with suppress(OSError):  # pruned or destroyed meanwhile: nobody will ask
             # In small pieces: it must not take the processor from those who wait for something.
             while batch := await asyncio.to_thread(lambda: list(islice(steps, _COUNTED_AT_ONCE))):
                 found.update(change.kind for change in batch)
@@ -196,7 +196,7 @@ class Turns:
         try:
             yield batches()
         finally:
-            steps.close()
+            _end(steps)
 
     async def _prune(self, session: Session) -> None:
         """Only turns: what a user named stays until he deletes it."""
@@ -334,7 +334,7 @@ class Turns:
     async def _wait_for_ends(self, session: Session) -> None:
         """Of commands that were left running and are ended now: their records must come before, not after."""
         for live in tuple(session.live.values()):
-            with suppress(SandlotError):
+            with suppress(SandlotError, TimeoutError):
                 async with asyncio.timeout(limits.KILL_DEADLINE_S):
                     await live.wait()
             await live.settle()
@@ -420,6 +420,12 @@ class Turns:
             next_step="`sandlot log` shows its history",
             session_id=session.row.session_id,
         )
+
+
+def _end(steps: Generator[Change]) -> None:
+    """Let go of both trees. One that a thread is still at, because nobody waited, goes when the thread is done."""
+    with suppress(ValueError):
+        steps.close()
 
 
 def _first(error: BaseException) -> BaseException:

@@ -100,9 +100,12 @@ class Group:
             raise Unavailable(f"the processes of the session cannot be counted: {error.strerror}") from error
 
     def _is_frozen(self) -> bool:
-        if self._version == 1:
-            return (self._path / "freezer.state").read_text().strip() == "FROZEN"
-        return "frozen 1" in (self._path / "cgroup.events").read_text()
+        try:
+            if self._version == 1:
+                return (self._path / "freezer.state").read_text().strip() == "FROZEN"
+            return "frozen 1" in (self._path / "cgroup.events").read_text()
+        except OSError as error:
+            raise Unavailable(f"the session cannot be frozen: {error.strerror}") from error
 
     def _write(self, name: str, value: str) -> None:
         try:

@@ -23,7 +23,17 @@ from sandlot.host.kernel import sync_filesystem
 from sandlot.host.removal import remove_tree
 from sandlot.host.storage.canonical import CANONICAL_ID
 from sandlot.host.storage.copying import copy_tree
-from sandlot.model import Capability, Conflict, LimitReached, NotFound, Probe, Unavailable, check_id, limits
+from sandlot.model import (
+    Capability,
+    Conflict,
+    DeadlineExceeded,
+    LimitReached,
+    NotFound,
+    Probe,
+    Unavailable,
+    check_id,
+    limits,
+)
 
 _log = logging.getLogger("sandlot.host")
 _REMOVE_PAUSES_S = (0.05, 0.2, 0.5, 1.0)
@@ -187,7 +197,10 @@ class LayersStorage:
 
     async def sync(self) -> None:
         try:
-            await asyncio.to_thread(sync_filesystem, self._volumes)
+            async with asyncio.timeout(limits.SYNC_DEADLINE_S):
+                await asyncio.to_thread(sync_filesystem, self._volumes)
+        except TimeoutError:
+            raise DeadlineExceeded(f"the disk took longer than {limits.SYNC_DEADLINE_S:g} s", limit="sync") from None
         except OSError as error:
             raise Unavailable(f"files cannot be brought to disk: {error.strerror}") from error
 
