@@ -13,9 +13,8 @@ from sandlot.contracts.storage import Storage, Volume
 from sandlot.host import failpoints
 from sandlot.host.background import Background
 from sandlot.host.choices import Choices, check_wishes, session_capabilities
-from sandlot.host.history import History
 from sandlot.host.journal import SessionRow
-from sandlot.host.output import remove_other_outputs, remove_outputs
+from sandlot.host.output import remove_outputs
 from sandlot.host.parts import HostParts, HostSettings
 from sandlot.host.pool import WarmPool
 from sandlot.host.session import Session, Wishes
@@ -64,7 +63,6 @@ class Lifecycle:
         self._parts = parts
         self._journal = parts.journal
         self._choices = choices
-        self._history = History(parts.journal)
         self._background = background
         self._outputs = outputs
         self._vessels = Vessels()
@@ -79,8 +77,7 @@ class Lifecycle:
         self._closing = False
 
     async def start(self) -> None:
-        """Take over what an earlier engine left, then serve."""
-        await self._take_over()
+        """After what an earlier engine left was taken over: serve."""
         self._background.spawn("expiry", self._expire())
         self.sweep()
         self._pool.refill()
@@ -162,7 +159,7 @@ class Lifecycle:
         session = self.find(session_id)
         task = self._destroying.get(session_id)
         if task is None:
-            task = asyncio.get_running_loop().create_task(self._destroy(session), name=f"destroy {session_id}")
+            task = asyncio.get_running_loop().create_task(self.finish_destroy(session), name=f"destroy {session_id}")
             self._destroying[session_id] = task
             task.add_done_callback(lambda _task: self._destroying.pop(session_id, None))
         try:
@@ -170,6 +167,16 @@ class Lifecycle:
                 await asyncio.shield(task)
         except TimeoutError:
             raise DeadlineExceeded(f"session {session_id} is still being destroyed", session_id=session_id) from None
+
+    def adopt(self, row: SessionRow, volume: Volume | None) -> Session:
+        """A session of an earlier engine; its guest is still to be found."""
+        self._vessels.claim(row.id_range)
+        self._last_serial = max(self._last_serial, row.serial)
+        if row.request_id:
+            self._requests[row.request_id] = row.session_id
+        session = self._wrap(row, Wishes.from_text(row.spec), self._parts.runtimes[row.runtime], volume)
+        self._sessions[row.session_id] = session
+        return session
 
     # ---- creating ----------------------------------------------------------------------------------------------
 
@@ -282,7 +289,7 @@ class Lifecycle:
                 await self._journal.remove_session(session_id)
             raise
         session.guest = vessel.guest
-        vessel.on_end = partial(self._guest_ended, session)
+        vessel.on_end = partial(self.guest_ended, session)
         self._sessions[session_id] = session
         self._expiry_changed.set()
         return session
@@ -335,7 +342,8 @@ class Lifecycle:
     def _storage(self, session: Session) -> Storage:
         return self._parts.storages[session.row.storage]
 
-    async def _destroy(self, session: Session) -> None:
+    async def finish_destroy(self, session: Session) -> None:
+        """All steps of it, or those that an earlier engine did not come to."""
         row = session.row
         if row.state is not SessionState.DESTROYING:
             session.set_state(transition(row.session_id, row.state, SessionEvent.DESTROY))
@@ -358,14 +366,14 @@ class Lifecycle:
             self._requests.pop(row.request_id, None)
         self.sweep()
 
-    def _guest_ended(self, session: Session, reason: str) -> None:
+    def guest_ended(self, session: Session, reason: str) -> None:
         if session.row.state in (SessionState.DESTROYING, SessionState.FAILED):
             return
         session.guest = None
         session.set_state(transition(session.row.session_id, session.row.state, SessionEvent.FAIL), reason)
-        self._background.spawn("record a failure", self._record_failure(session, reason))
+        self._background.spawn("record a failure", self.record_failure(session, reason))
 
-    async def _record_failure(self, session: Session, reason: str) -> None:
+    async def record_failure(self, session: Session, reason: str) -> None:
         await self._journal.set_state(session.row.session_id, SessionState.FAILED, reason)
         await self._journal.calls_lost(session.row.session_id)
         session.live.clear()
@@ -375,7 +383,7 @@ class Lifecycle:
         if session.row.state is SessionState.ACTIVE:
             for live in tuple(session.live.values()):
                 live.on_lost(reason)
-            self._guest_ended(session, reason)
+            self.guest_ended(session, reason)
             self._background.spawn("end a guest", self._parts.runtimes[session.row.runtime].stop(session.row.volume))
 
     async def _prune(self, session: Session) -> None:
@@ -404,78 +412,3 @@ class Lifecycle:
         self._sweeping = False
         for storage in self._parts.storages.values():
             await storage.sweep()
-
-    # ---- after a restart ---------------------------------------------------------------------------------------
-
-    async def _take_over(self) -> None:
-        """Bring what the journal says and what the machine holds together; nothing acknowledged is lost, nothing
-        that nobody asked for stays."""
-        rows = await self._journal.sessions()
-        for row in rows:
-            self._vessels.claim(row.id_range)
-            self._last_serial = max(self._last_serial, row.serial)
-            if row.request_id:
-                self._requests[row.request_id] = row.session_id
-        await self._end_strangers({row.volume for row in rows})
-        for row in rows:
-            volume = None
-            with suppress(NotFound):
-                volume = await self._parts.storages[row.storage].open(row.volume, row.volume_state)
-            wishes, runtime = Wishes.from_text(row.spec), self._parts.runtimes[row.runtime]
-            self._sessions[row.session_id] = self._wrap(row, wishes, runtime, volume)
-        await self._settle_storages()
-        for row in rows:
-            await self._take_over_session(self._sessions[row.session_id])
-
-    async def _end_strangers(self, known: set[str]) -> None:
-        for runtime in self._parts.runtimes.values():
-            for name in await runtime.names():
-                if name not in known:
-                    await runtime.stop(name)
-        await asyncio.to_thread(remove_other_outputs, self._outputs, known)
-
-    async def _settle_storages(self) -> None:
-        points: dict[str, list[str]] = {name: [] for name in self._parts.storages}
-        for snapshot in await self._history.snapshots():
-            if session := self._sessions.get(snapshot.session_id):
-                points[session.row.storage].append(snapshot.point)
-                session.add_snapshot(snapshot)
-        for name, storage in self._parts.storages.items():
-            await storage.settle(points[name])
-
-    async def _take_over_session(self, session: Session) -> None:
-        row, volume = session.row, session.volume
-        runtime = self._parts.runtimes[row.runtime]
-        if row.state is SessionState.DESTROYING or row.changing == FORKING:
-            await self._destroy(session)
-            return
-        if volume is None:
-            await self._fail_found(session, "its volume is missing")
-            return
-        if row.state is SessionState.FAILED:
-            return
-        guest = await runtime.find(row.volume, partial(self._guest_ended, session))
-        if guest is None:
-            await self._fail_found(session, "its guest ended while no engine was there")
-            return
-        try:
-            await self._put_right(session, runtime)
-            await session.resume_calls(guest)
-        except SandlotError as error:
-            with suppress(SandlotError):
-                await runtime.stop(row.volume)  # what cannot be understood must not run on unseen
-            await self._fail_found(session, error.message)
-
-    async def _put_right(self, session: Session, runtime: Runtime) -> None:
-        """A change of its root that was begun and not recorded did not happen: the guest goes back to the root that the
-        journal knows. Nothing has run on another one, because calls waited for the record."""
-        if not session.row.changing:
-            return
-        await runtime.swap(session.start_plan())
-        await self._history.end(session.row.session_id)
-        session.row = replace(session.row, changing="")
-
-    async def _fail_found(self, session: Session, reason: str) -> None:
-        session.guest = None
-        session.set_state(SessionState.FAILED, reason)
-        await self._record_failure(session, reason)

@@ -17,6 +17,7 @@ from sandlot.host.lifecycle import Lifecycle
 from sandlot.host.lock import DataDirectoryLock
 from sandlot.host.output import OutputLog
 from sandlot.host.parts import HostParts, HostSettings
+from sandlot.host.recovery import Recovery
 from sandlot.host.session import Session
 from sandlot.host.turns import Turns
 from sandlot.model import (
@@ -68,6 +69,7 @@ class SandboxHostService:
         self._outputs = settings.data / "outputs"
         self._files = SessionFiles()
         self._lifecycle = Lifecycle(settings, parts, self._choices, self._background, self._outputs)
+        self._recovery = Recovery(self._lifecycle, parts, self._outputs)
         self._turns = Turns(self._lifecycle, parts, self._background, settings.turns_kept)
 
     # ---- life --------------------------------------------------------------------------------------------------
@@ -96,6 +98,7 @@ class SandboxHostService:
             await self._parts.keeper.open()
             for storage in self._parts.storages.values():
                 await storage.probe()
+            await self._recovery.take_over()
             await self._lifecycle.start()
         except BaseException:  # whatever failed, the directory must be free for the next
             await self._parts.keeper.close()
