@@ -336,9 +336,7 @@ async def test_nothing_is_left_behind(host: SandboxHostService, data_dir: Path) 
 
 
 async def test_only_so_many_turns_are_kept(settings: Settings) -> None:
-    host = build(settings)
-    host._turns._turns_kept = 2  # pyright: ignore[reportPrivateUsage] - no setting has it yet
-    async with host:
+    async with build(replace(settings, turns_kept=2)) as host:
         session_id = await make(host)
         await host.create_snapshot(SnapshotRequest(session_id, "mine"))
         for number in range(1, 6):

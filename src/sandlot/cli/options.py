@@ -55,6 +55,7 @@ def add_session_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--memory", metavar="SIZE", help="such as 512M or 2G")
     group.add_argument("--disk", metavar="SIZE", help="such as 10G")
     group.add_argument("--pids", metavar="COUNT", help="processes at once")
+    group.add_argument("--call-snapshots", action="store_true", help="take a snapshot after every command")
     group.add_argument("--request-id", metavar="ID", help="a repeated one gives the first answer")
 
 
@@ -101,6 +102,7 @@ def session_spec(args: argparse.Namespace) -> SessionSpec:
         network=NetworkPolicy(NetworkMode.ALLOW_LIST, tuple(args.allow)) if args.allow else NetworkPolicy(),
         secrets=values.pairs_or_keys("--secret", args.secret, os.environ),
         ports=tuple(values.count("--port", port) for port in args.port),
+        call_snapshots=args.call_snapshots,
         request_id=args.request_id,
     )
 

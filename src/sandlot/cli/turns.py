@@ -6,6 +6,7 @@ import shlex
 
 from sandlot.cli.context import Context
 from sandlot.cli.screen import decoded
+from sandlot.cli.show import size_text
 from sandlot.model import CallRecord, Turn
 
 USAGE = "turns ID"
@@ -22,8 +23,8 @@ async def run(context: Context) -> int:
     if context.screen.as_json:
         context.screen.json({"turns": [turn_document(turn) for turn in turns]})
         return 0
-    heads = ("TURN", "SNAPSHOT", "CALLS", "FAILED", "CHANGES", "LAST COMMANDS")
-    context.screen.table(heads, [_row(turn) for turn in turns], numbers=(0, 2, 3))
+    heads = ("TURN", "SNAPSHOT", "CALLS", "FAILED", "CHANGES", "SPACE", "LAST COMMANDS")
+    context.screen.table(heads, [_row(turn) for turn in turns], numbers=(0, 2, 3, 5))
     return 0
 
 
@@ -36,6 +37,7 @@ def _row(turn: Turn) -> tuple[str, ...]:
         str(len(turn.calls)),
         str(failed),
         changes_words(turn),
+        "" if turn.space_bytes is None else size_text(turn.space_bytes),
         commands if len(commands) <= _COMMANDS_CHARS else "…" + commands[-_COMMANDS_CHARS + 1 :],
     )
 

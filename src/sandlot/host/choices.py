@@ -92,7 +92,7 @@ def check_wishes(spec: SessionSpec, have: frozenset[Capability]) -> None:
         wishes.append(Capability.SECRETS)
     if spec.ports:
         wishes.append(Capability.PORTS)
-    if spec.snapshot:
+    if spec.snapshot or spec.call_snapshots:
         wishes.append(Capability.SNAPSHOTS)
     if spec.user:
         wishes.append(Capability.USERS)

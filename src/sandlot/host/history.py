@@ -58,7 +58,7 @@ class History:
             sql = "UPDATE sessions SET volume_state = ?, head = ?, changing = '' WHERE session_id = ?"
             db.execute(sql, (volume_state, row.name, row.session_id))
             _write_turn(db, turn)
-            _write_answer(db, request_id, row.session_id, row.name)
+            _write_answer(db, request_id, row.session_id, str(turn.number) if turn else row.name)
 
         await self._journal.transact(write, full=True)
 

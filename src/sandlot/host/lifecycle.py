@@ -13,6 +13,7 @@ from sandlot.contracts.storage import Storage, Volume
 from sandlot.host import failpoints
 from sandlot.host.background import Background
 from sandlot.host.choices import Choices, check_wishes, session_capabilities
+from sandlot.host.history import SnapshotRow
 from sandlot.host.journal import SessionRow
 from sandlot.host.output import remove_outputs
 from sandlot.host.parts import HostParts, HostSettings
@@ -42,15 +43,10 @@ from sandlot.model import (
     check_session_id,
     limits,
     new_session_id,
-    snapshot_name,
     transition,
 )
 
 FORKING = "fork"
-
-
-def _snapshot_in(spec: SessionSpec) -> str:
-    return snapshot_name((spec.snapshot or "").partition("/")[2])
 
 
 class Lifecycle:
@@ -206,38 +202,40 @@ class Lifecycle:
             await self.destroy(session_id)
 
     async def _create(self, session_id: str, spec: SessionSpec) -> Session:
-        source = self._source(spec)
+        source, start = self._source(spec)
         runtime = await self._choices.runtime(spec.runtime)
         storage = await self._choices.storage(source.row.storage if source else spec.storage)
         check_wishes(spec, session_capabilities(runtime, storage))
-        if source:
+        if source and start:
             template = Template(source.row.template, "", source.row.template_path)
-            point = source.snapshots[_snapshot_in(spec)].point
-            vessel = await self._vessels.begin(storage, runtime, template, point)
+            vessel = await self._vessels.begin(storage, runtime, template, start.point)
         else:
             template = await self._template(spec.template, runtime)
             vessel = self._pool.take(storage, runtime, template) or await self._vessels.begin(
                 storage, runtime, template
             )
         has_users = Capability.USERS in runtime.capabilities
-        wishes = Wishes(dict(spec.labels), dict(spec.envs), spec.user or (DEFAULT_USER if has_users else ""))
-        origin = f"{source.row.session_id}/{_snapshot_in(spec)}" if source else None
+        user = spec.user or (DEFAULT_USER if has_users else "")
+        wishes = Wishes(dict(spec.labels), dict(spec.envs), user, spec.call_snapshots)
+        origin = f"{start.session_id}/{start.name}" if start else None
         row = replace(self._make_row(session_id, spec, wishes, vessel), origin=origin, template=template.name)
         return await self._board(row, wishes, vessel)
 
-    def _source(self, spec: SessionSpec) -> Session | None:
-        """Whose snapshot a new session begins with. Raises SessionNotFound, SnapshotNotFound, InvalidArgument."""
+    def _source(self, spec: SessionSpec) -> tuple[Session, SnapshotRow] | tuple[None, None]:
+        """What a new session begins with. Raises SessionNotFound, SnapshotNotFound, InvalidArgument."""
         if spec.snapshot is None:
-            return None
-        source = self.find(spec.snapshot.partition("/")[0])
-        if _snapshot_in(spec) not in source.snapshots:
+            return None, None
+        session_id, _, name = spec.snapshot.partition("/")
+        source = self.find(session_id)
+        start = source.find_snapshot(name)
+        if start is None:
             raise SnapshotNotFound(f"there is no snapshot {spec.snapshot}", next_step="`sandlot log` shows a history")
         if spec.storage not in (AUTO, source.row.storage) or spec.template not in (BUILTIN, source.row.template):
             raise InvalidArgument(
                 f"a session that begins with {spec.snapshot} has its storage and its template",
                 next_step="leave storage and template out",
             )
-        return source
+        return source, start
 
     async def fork(
         self, source: Session, origin: str, point: str, labels: Mapping[str, str], timeout_s: float

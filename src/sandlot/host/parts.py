@@ -9,7 +9,7 @@ from sandlot.contracts.storage import Storage
 from sandlot.host.journal import Journal
 from sandlot.host.runtimes.keeper import Keeper
 from sandlot.host.templates.store import TemplateStore
-from sandlot.model import AUTO, limits
+from sandlot.model import AUTO, TURN_PREFIX, limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,7 @@ class HostSettings:
     sessions_max: int = limits.SESSIONS_MAX
     warm_pool: int = 0
     turns_kept: int = limits.TURNS_KEPT
+    snapshot_prefix: str = TURN_PREFIX
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from functools import partial
 
 from sandlot.contracts.host import CallStream, FileStream
 from sandlot.host.background import Background
+from sandlot.host.call_snapshots import SnapshottedStream
 from sandlot.host.calls import LiveStream, RecordedStream
 from sandlot.host.choices import Choices, session_capabilities
 from sandlot.host.files import Place, SessionFiles
@@ -70,7 +71,7 @@ class SandboxHostService:
         self._files = SessionFiles()
         self._lifecycle = Lifecycle(settings, parts, self._choices, self._background, self._outputs)
         self._recovery = Recovery(self._lifecycle, parts, self._outputs)
-        self._turns = Turns(self._lifecycle, parts, self._background, settings.turns_kept)
+        self._turns = Turns(self._lifecycle, parts, self._background, settings.turns_kept, settings.snapshot_prefix)
 
     # ---- life --------------------------------------------------------------------------------------------------
 
@@ -162,7 +163,12 @@ class SandboxHostService:
         live = session.start_call(request)
         live.is_attended = not request.detach
         try:
-            yield LiveStream(live)
+            stream = LiveStream(live)
+            if session.call_snapshots and not request.detach:
+                take = partial(self._turns.snapshot_call, session, live.ticket.call_id)
+                yield SnapshottedStream(stream, take)
+            else:
+                yield stream
         finally:
             live.is_attended = False
             if not request.detach and live.result is None and live.lost is None:

@@ -1,9 +1,10 @@
 """One session as the engine holds it: its record, its guest, its calls."""
 
+import asyncio
 import json
 import posixpath
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from sandlot.contracts.runtime import Guest, KnownProcess, ProcessEnd, Runtime, SpawnPlan, StartPlan
@@ -24,6 +25,7 @@ from sandlot.model import (
     SessionInfo,
     SessionState,
     Unavailable,
+    call_snapshot,
     limits,
     new_call_id,
     refusal,
@@ -39,9 +41,10 @@ class Wishes:
     labels: Mapping[str, str]
     envs: Mapping[str, str]
     user: str
+    call_snapshots: bool = False
 
     def to_text(self) -> str:
-        return json.dumps({"labels": dict(self.labels), "envs": dict(self.envs), "user": self.user})
+        return json.dumps(asdict(self))
 
     @classmethod
     def from_text(cls, text: str) -> "Wishes":
@@ -79,6 +82,8 @@ class Session:
         self.gate = Gate(row.session_id)
         self.labels = wishes.labels
         self._wishes = wishes
+        self.call_snapshots = wishes.call_snapshots
+        self.snapping = asyncio.Lock()  # calls that end together are snapshotted one after the other
         self._user = wishes.user
         self._envs: dict[str, str] = self._base_envs() | dict(wishes.envs)
 
@@ -120,6 +125,12 @@ class Session:
         self.snapshots[row.name] = row
         self.last_snapshot = max(self.last_snapshot, row.serial)
 
+    def find_snapshot(self, asked: str) -> SnapshotRow | None:
+        """By its name, or by the number of the turn that it closes."""
+        if asked.isascii() and asked.isdigit():
+            return next((row for row in self.snapshots.values() if row.turn == int(asked)), None)
+        return self.snapshots.get(asked)
+
     def forget_snapshots(self, *names: str) -> None:
         """As the journal does: what grew from one of them grew from what it grew from."""
         for name in names:
@@ -145,7 +156,10 @@ class Session:
             raise LimitReached(
                 f"session {self.row.session_id} runs {limits.CALLS_AT_ONCE_MAX} calls already", limit="calls_at_once"
             )
-        ticket = Ticket.of(request, self.last_process_id + 1, request.call_id or new_call_id())
+        call_id = request.call_id or new_call_id()
+        if self.call_snapshots:
+            call_snapshot(call_id)
+        ticket = Ticket.of(request, self.last_process_id + 1, call_id)
         plan = self._plan(request, ticket)
         live = self._live_call(ticket)
         process = guest.spawn(ticket.process_id, plan, live)

@@ -5,21 +5,20 @@ one puts the guest back onto the root that the journal knows.
 """
 
 import asyncio
+import logging
 import time
-from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from itertools import count, islice
+from itertools import count
 from pathlib import Path
 from typing import cast
 
 from sandlot.contracts.runtime import Group, Runtime
 from sandlot.contracts.storage import Storage, Taken, Volume
-from sandlot.host import failpoints
+from sandlot.host import changes, failpoints
 from sandlot.host.background import Background
 from sandlot.host.choices import session_capabilities
-from sandlot.host.comparing import compare
 from sandlot.host.history import History, SnapshotRow, TurnRow
 from sandlot.host.journal import Journal
 from sandlot.host.lifecycle import Lifecycle
@@ -27,14 +26,12 @@ from sandlot.host.parts import HostParts
 from sandlot.host.session import Session
 from sandlot.model import (
     CURRENT,
-    TURN_PREFIX,
     Capability,
     Change,
-    ChangeCounts,
-    ChangeKind,
     Conflict,
     DiffRequest,
     ForkRequest,
+    NotFound,
     RollbackRequest,
     SandlotError,
     SessionInfo,
@@ -48,27 +45,29 @@ from sandlot.model import (
     Turn,
     TurnRequest,
     Unavailable,
+    call_snapshot,
+    check_given_name,
     limits,
     refusal,
-    snapshot_name,
+    turn_snapshot,
 )
 
+_log = logging.getLogger("sandlot.host")
 _FORKS_AT_ONCE = 16
 _FORK_PREFIX = "fork-"
-_DIFF_BATCH = 200
-_COUNTED_AT_ONCE = 50
-_COUNT_PAUSE_S = 0.01
-_COUNT_AFTER_S = 0.05  # whoever closed the turn is about to do something, and the two would fight for the processor
 
 
 class Turns:
-    def __init__(self, lifecycle: Lifecycle, parts: HostParts, background: Background, turns_kept: int) -> None:
+    def __init__(
+        self, lifecycle: Lifecycle, parts: HostParts, background: Background, turns_kept: int, prefix: str
+    ) -> None:
         self._lifecycle = lifecycle
         self._background = background
         self._parts = parts
         self._journal: Journal = parts.journal
         self._history = History(parts.journal)
         self._turns_kept = turns_kept
+        self._prefix = prefix
 
     # ---- snapshots ---------------------------------------------------------------------------------------------
 
@@ -77,6 +76,7 @@ class Turns:
         if (known := await self._history.answer(request.request_id)) is not None:
             return self._row(session, known).told()
         self._need_snapshots(session)
+        check_given_name(request.name, self._prefix)
         async with session.gate.shut("a snapshot"):
             if request.name in session.snapshots:
                 raise Conflict(
@@ -87,16 +87,24 @@ class Turns:
             row = await self._take(session, request.name, SnapshotKind.NAMED, None, request.request_id)
         return row.told()
 
+    async def snapshot_call(self, session: Session, call_id: str) -> str | None:
+        """After a call that has ended. Its result stands, whatever becomes of the snapshot."""
+        try:
+            async with session.snapping:
+                await session.gate.wait()
+                async with session.gate.shut("the snapshot of a call"):
+                    if session.row.state is not SessionState.ACTIVE:
+                        return None
+                    row = await self._take(session, call_snapshot(call_id), SnapshotKind.CALL, None, None)
+        except SandlotError as error:
+            _log.warning("no snapshot of call %s in session %s: %s", call_id, session.row.session_id, error.message)
+            return None
+        return row.name
+
     async def list_snapshots(self, session_id: str) -> Sequence[Snapshot]:
         session = self._lifecycle.find(session_id)
         self._need_snapshots(session)
-        storage = self._storage(session)
-        rows = session.snapshots
-        told: list[Snapshot] = []
-        for row in tuple(rows.values()):
-            parent = rows.get(row.parent or "")
-            told.append(row.told(await storage.usage(row.point, parent.point if parent else "")))
-        return told
+        return [row.told(await self._space(session, row.name)) for row in tuple(session.snapshots.values())]
 
     async def delete_snapshot(self, session_id: str, name: str) -> None:
         session = self._lifecycle.find(session_id)
@@ -123,10 +131,10 @@ class Turns:
                 session.turned = await self._history.last_process_id(request.session_id)
             first = session.turned + 1
             if self._has_snapshots(session):
-                name = f"{TURN_PREFIX}{number:04d}"
+                name = turn_snapshot(number, self._prefix)
                 turn = TurnRow(request.session_id, number, time.time(), name, first, session.last_process_id)
                 row = await self._take(session, name, SnapshotKind.TURN, turn, request.request_id)
-                self._background.spawn("count changes", self._count(session, turn, row))
+                self._count_later(session, row)
                 await self._prune(session)
             else:
                 turn = TurnRow(request.session_id, number, time.time(), None, first, session.last_process_id)
@@ -137,11 +145,22 @@ class Turns:
 
     async def turns(self, session_id: str) -> Sequence[Turn]:
         session = self._lifecycle.find(session_id)
-        return [await self._told(session, row) for row in await self._history.turns(session_id)]
+        return [
+            replace(await self._told(session, row), space_bytes=await self._space(session, row.snapshot))
+            for row in await self._history.turns(session_id)
+        ]
+
+    async def _space(self, session: Session, name: str | None) -> int | None:
+        """Of a snapshot, that no older one needs. None: it is gone."""
+        row = session.snapshots.get(name or "")
+        parent = session.snapshots.get(row.parent or "") if row else None
+        with suppress(NotFound):
+            return await self._storage(session).usage(row.point, parent.point if parent else "") if row else None
+        return None
 
     async def _turn(self, session: Session, answer: str) -> Turn:
         for row in await self._history.turns(session.row.session_id):
-            if answer in (row.snapshot, str(row.number), f"{TURN_PREFIX}{row.number:04d}"):
+            if answer in (row.snapshot, str(row.number), turn_snapshot(row.number)):
                 return await self._told(session, row)
         raise SnapshotNotFound(f"the turn of session {session.row.session_id} that was asked for is gone")
 
@@ -151,60 +170,32 @@ class Turns:
             row.session_id, row.number, row.closed, row.snapshot, tuple(call.record for call in calls), row.changes
         )
 
-    async def _count(self, session: Session, turn: TurnRow, row: SnapshotRow) -> None:
-        """Behind the back of whoever closed the turn: it takes as long as much has changed."""
-        await asyncio.sleep(_COUNT_AFTER_S)
-        storage = self._storage(session)
+    def _count_later(self, session: Session, row: SnapshotRow) -> None:
         parent = session.snapshots.get(row.parent or "")
-        new = storage.look(row.point)
-        old = storage.look(parent.point) if parent else new[1:]
-
-        steps = compare(Path(session.row.template_path), old, new)
-        found: Counter[str] = Counter()
-        with suppress(OSError):  # pruned or destroyed meanwhile: nobody will ask
-            # In small pieces: it must not take the processor from those who wait for something.
-            while batch := await asyncio.to_thread(lambda: list(islice(steps, _COUNTED_AT_ONCE))):
-                found.update(change.kind for change in batch)
-                await asyncio.sleep(_COUNT_PAUSE_S)
-            counts = ChangeCounts(*(found[kind] for kind in ChangeKind))
-            await self._history.count_changes(turn.session_id, turn.number, counts)
+        template = Path(session.row.template_path)
+        counting = changes.count_later(self._storage(session), self._history, template, row, parent)
+        self._background.spawn("count changes", counting)
 
     @asynccontextmanager
     async def diff(self, request: DiffRequest) -> AsyncGenerator[AsyncIterator[Sequence[Change]]]:
         session = self._lifecycle.find(request.session_id)
         self._need_snapshots(session)
-        storage = self._storage(session)
         if session.volume is None:
             raise Unavailable(f"the volume of session {request.session_id} is missing")
         old = self._row(session, request.old).point
         new = session.volume.state if request.new == CURRENT else self._row(session, request.new).point
-        steps = compare(
-            Path(session.row.template_path),
-            storage.look(old),
-            storage.look(new),
-            below=request.below,
-            patch=request.patch,
-        )
-
-        async def batches() -> AsyncIterator[Sequence[Change]]:
-            try:
-                while batch := await asyncio.to_thread(lambda: list(islice(steps, _DIFF_BATCH))):
-                    yield batch
-            except OSError as error:
-                raise Unavailable(f"the points cannot be compared: {error.strerror}") from error
-
-        try:
-            yield batches()
-        finally:
-            _end(steps)
+        template = Path(session.row.template_path)
+        async with changes.diff(self._storage(session), template, old, new, request) as batches:
+            yield batches
 
     async def _prune(self, session: Session) -> None:
-        """Only turns: what a user named stays until he deletes it."""
+        """Only turns, and the calls within them: what a user named stays until he deletes it."""
         if self._turns_kept <= 0:
             return
         turns = [row for row in session.snapshots.values() if row.kind is SnapshotKind.TURN]
-        if len(turns) > self._turns_kept:
-            await self._drop(session, turns[: -self._turns_kept])
+        if old := turns[: -self._turns_kept]:
+            calls = [row for row in session.snapshots.values() if row.kind is SnapshotKind.CALL]
+            await self._drop(session, [*old, *(row for row in calls if row.serial < old[-1].serial)])
 
     # ---- how a snapshot is taken -------------------------------------------------------------------------------
 
@@ -412,20 +403,13 @@ class Turns:
             )
 
     def _row(self, session: Session, asked: str) -> SnapshotRow:
-        name = snapshot_name(asked)
-        if (row := session.snapshots.get(name)) is not None:
+        if (row := session.find_snapshot(asked)) is not None:
             return row
         raise SnapshotNotFound(
-            f"session {session.row.session_id} has no snapshot {name}",
+            f"session {session.row.session_id} has no snapshot {asked}",
             next_step="`sandlot log` shows its history",
             session_id=session.row.session_id,
         )
-
-
-def _end(steps: Generator[Change]) -> None:
-    """Let go of both trees. One that a thread is still at, because nobody waited, goes when the thread is done."""
-    with suppress(ValueError):
-        steps.close()
 
 
 def _first(error: BaseException) -> BaseException:

@@ -102,7 +102,9 @@ from sandlot.model.snapshot import (
     Snapshot,
     SnapshotKind,
     SnapshotRequest,
-    snapshot_name,
+    call_snapshot,
+    check_given_name,
+    turn_snapshot,
 )
 from sandlot.model.template import (
     BUILTIN,
@@ -191,6 +193,8 @@ __all__ = [
     "Turn",
     "TurnRequest",
     "Unavailable",
+    "call_snapshot",
+    "check_given_name",
     "check_id",
     "check_labels",
     "check_path",
@@ -200,6 +204,6 @@ __all__ = [
     "new_call_id",
     "new_session_id",
     "refusal",
-    "snapshot_name",
     "transition",
+    "turn_snapshot",
 ]

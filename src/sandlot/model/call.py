@@ -115,6 +115,7 @@ class CallResult:
     stdout_bytes: int = 0  # all that was written, kept or not
     stderr_bytes: int = 0
     truncated: bool = False
+    snapshot: str | None = None  # of the files that it left; only for the caller, where the session takes them
 
 
 CallEvent = CallStarted | CallOutput | CallResult

@@ -96,6 +96,7 @@ class SessionSpec:
     network: NetworkPolicy = field(default_factory=NetworkPolicy)
     secrets: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     ports: tuple[int, ...] = ()
+    call_snapshots: bool = False  # a snapshot after every call that someone waits for
     request_id: str | None = None  # a repeated one gives the first answer
 
     def __post_init__(self) -> None:

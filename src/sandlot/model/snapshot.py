@@ -8,8 +8,8 @@ from sandlot.model import limits
 from sandlot.model.errors import InvalidArgument
 from sandlot.model.ids import check_id, check_labels, check_session_id
 
-TURN_PREFIX = "turn-"
-CALL_PREFIX = "call-"
+TURN_PREFIX = "turn"  # unless a host is told another
+CALL_PREFIX = "call"
 CURRENT = "."  # the files as they are now, where a comparison takes a point
 
 
@@ -39,11 +39,7 @@ class SnapshotRequest:
     def __post_init__(self) -> None:
         check_session_id(self.session_id)
         check_id("snapshot", self.name)
-        if self.name.startswith((TURN_PREFIX, CALL_PREFIX)):
-            raise InvalidArgument(
-                f"names that begin with {TURN_PREFIX!r} or {CALL_PREFIX!r} are given by the host",
-                next_step="choose another name",
-            )
+        check_given_name(self.name)
         if self.request_id is not None:
             check_id("request", self.request_id)
 
@@ -125,6 +121,19 @@ class ChangeCounts:
     removed: int = 0
 
 
-def snapshot_name(asked: str) -> str:
-    """What was asked for as a name: `7` means the snapshot of turn 7."""
-    return f"{TURN_PREFIX}{int(asked):04d}" if asked.isascii() and asked.isdigit() else asked
+def turn_snapshot(number: int, prefix: str = TURN_PREFIX) -> str:
+    return f"{prefix}-{number:04d}"
+
+
+def call_snapshot(call_id: str) -> str:
+    """Raises InvalidArgument for a call whose id leaves no room."""
+    return check_id("snapshot of the call", f"{CALL_PREFIX}-{call_id}")
+
+
+def check_given_name(name: str, prefix: str = TURN_PREFIX) -> None:
+    """A name that a user gives. Raises InvalidArgument for one that the host gives, or that means a turn."""
+    own = (f"{TURN_PREFIX}-", f"{prefix}-", f"{CALL_PREFIX}-")
+    if name.startswith(own):
+        raise InvalidArgument(f"names such as {own[1]}0001 are given by the host", next_step="choose another name")
+    if name.isascii() and name.isdigit():
+        raise InvalidArgument("a number alone means a turn", next_step="choose a name with a letter")

@@ -54,6 +54,11 @@ class CommandResult:
         return self.call.limit is LimitHit.TIMEOUT
 
     @property
+    def snapshot(self) -> str | None:
+        """Of the files that it left, where the sandbox takes one after every command."""
+        return self.call.snapshot
+
+    @property
     def truncated(self) -> bool:
         """Whether it printed more than was kept."""
         return self.call.truncated

@@ -84,6 +84,7 @@ class AsyncSandbox:
         secrets: Mapping[str, str] | None = None,
         ports: Sequence[int] = (),
         snapshot: str | None = None,
+        call_snapshots: bool = False,
         request_id: str | None = None,
         detach: bool = False,
         client: Client | None = None,
@@ -91,7 +92,8 @@ class AsyncSandbox:
         """A new sandbox. When this returns it is durable and takes commands.
 
         `timeout` is how long it lives, in seconds. What was asked for and cannot be had raises CapabilityNotSupported,
-        and then nothing was made. A `request_id` that is given twice makes one sandbox. Also raises InvalidArgument,
+        and then nothing was made. With `call_snapshots` every command that is waited for leaves a snapshot, which its
+        result names. A `request_id` that is given twice makes one sandbox. Also raises InvalidArgument,
         SessionExists, MaxSessionsReached, TemplateNotFound, Unavailable, and DataDirectoryHeld while another program
         has the data directory.
         """
@@ -110,6 +112,7 @@ class AsyncSandbox:
             network=network or NetworkPolicy(),
             secrets=secrets or {},
             ports=tuple(ports),
+            call_snapshots=call_snapshots,
             request_id=request_id,
         )
 

@@ -399,6 +399,7 @@ class Sandbox:
         secrets: Mapping[str, str] | None = None,
         ports: Sequence[int] = (),
         snapshot: str | None = None,
+        call_snapshots: bool = False,
         request_id: str | None = None,
         detach: bool = False,
         client: Client | None = None,
@@ -406,7 +407,8 @@ class Sandbox:
         """A new sandbox. When this returns it is durable and takes commands.
 
         `timeout` is how long it lives, in seconds. What was asked for and cannot be had raises CapabilityNotSupported,
-        and then nothing was made. A `request_id` that is given twice makes one sandbox. Also raises InvalidArgument,
+        and then nothing was made. With `call_snapshots` every command that is waited for leaves a snapshot, which its
+        result names. A `request_id` that is given twice makes one sandbox. Also raises InvalidArgument,
         SessionExists, MaxSessionsReached, TemplateNotFound, Unavailable, and DataDirectoryHeld while another program
         has the data directory.
         """
@@ -429,6 +431,7 @@ class Sandbox:
                     secrets=secrets,
                     ports=ports,
                     snapshot=snapshot,
+                    call_snapshots=call_snapshots,
                     request_id=request_id,
                     detach=detach,
                     client=client,

@@ -23,6 +23,8 @@ def build(settings: Settings, progress: Callable[[int], None] | None = None) -> 
             runtime=settings.runtime,
             sessions_max=settings.sessions_max,
             warm_pool=settings.warm_pool,
+            turns_kept=settings.turns_kept,
+            snapshot_prefix=settings.snapshot_prefix,
         ),
         HostParts(
             # `auto` takes the first that is ready.

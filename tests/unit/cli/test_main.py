@@ -41,7 +41,7 @@ def own_logging() -> Iterator[None]:
 def test_a_session_with_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN", "from the environment")
     words = "create --id s --template t --snapshot s/p --storage layers --runtime none --label a=b --label c= --env K=V"
-    more = "--user root --cpu 1.5 --memory 512M --disk 2G --pids 10 --timeout 1h --request-id r"
+    more = "--user root --cpu 1.5 --memory 512M --disk 2G --pids 10 --timeout 1h --request-id r --call-snapshots"
     last = "--allow example.org --allow example.com --secret KEY=VALUE --secret TOKEN --port 80 --port 8080"
     spec = options.session_spec(parse(f"{words} {more} {last}".split()))
     assert spec == SessionSpec(
@@ -58,6 +58,7 @@ def test_a_session_with_everything(monkeypatch: pytest.MonkeyPatch) -> None:
         network=NetworkPolicy(NetworkMode.ALLOW_LIST, ("example.org", "example.com")),
         secrets={"KEY": "VALUE", "TOKEN": "from the environment"},
         ports=(80, 8080),
+        call_snapshots=True,
         request_id="r",
     )
     # A field that comes later needs an option too.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sandlot.config.settings import load
+from sandlot.config.settings import VARIABLES, load
 from sandlot.model import AUTO, InvalidArgument, limits
 
 
@@ -21,8 +21,8 @@ def test_defaults_of_an_empty_environment() -> None:
 
 
 def test_empty_variables_are_as_good_as_none() -> None:
-    names = ("DATA_DIR", "STORAGE", "RUNTIME", "SESSIONS_MAX", "WARM_POOL", "KEEPER")
-    assert load({f"SANDLOT_{name}": "" for name in names}) == load({})
+    names = [variable.name for variable in VARIABLES]
+    assert load(dict.fromkeys(names, "")) == load({})
 
 
 def test_every_variable_is_read(tmp_path: Path) -> None:
@@ -33,12 +33,15 @@ def test_every_variable_is_read(tmp_path: Path) -> None:
             "SANDLOT_RUNTIME": "none",
             "SANDLOT_SESSIONS_MAX": "7",
             "SANDLOT_WARM_POOL": "3",
+            "SANDLOT_TURNS_KEPT": "9",
+            "SANDLOT_SNAPSHOT_PREFIX": "step",
             "SANDLOT_KEEPER": str(tmp_path / "keeper"),
         }
     )
     assert (settings.data, settings.keeper) == (tmp_path, tmp_path / "keeper")
     assert (settings.storage, settings.runtime) == ("directory", "none")
     assert (settings.sessions_max, settings.warm_pool) == (7, 3)
+    assert (settings.turns_kept, settings.snapshot_prefix) == (9, "step")
 
 
 def test_a_relative_directory_does_not_move_with_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,6 +86,12 @@ def test_the_bounds_are_allowed(text: str) -> None:
 def test_a_number_of_absurd_length_is_refused_by_name() -> None:
     with pytest.raises(InvalidArgument, match="SANDLOT_SESSIONS_MAX"):
         load({"SANDLOT_SESSIONS_MAX": "9" * 5000})
+
+
+@pytest.mark.parametrize("text", ["Turn", "a-b", "1a", "a/b", "a" * 33, "\u00e4"])
+def test_a_prefix_is_a_plain_word(text: str) -> None:
+    with pytest.raises(InvalidArgument, match="SANDLOT_SNAPSHOT_PREFIX"):
+        load({"SANDLOT_SNAPSHOT_PREFIX": text})
 
 
 def test_settings_cannot_be_changed() -> None:
