@@ -22,6 +22,7 @@ VERBS: Mapping[str, str] = {
     "ls": "List sessions, oldest first",
     "show": "Tell all about one session and its calls",
     "kill": "Destroy sessions: everything that runs in them ends, their files are removed",
+    "recover": "Bring a failed session back: its files as they were left, with nothing running in it",
     "doctor": "Tell what this machine can do, and what to do about what it cannot",
     "demo": "Show a sandbox at work, step by step, with times",
     "completion": "Print a script that lets a shell complete verbs, options and session ids",

@@ -1,6 +1,6 @@
 """The verbs: protocols only."""
 
-from sandlot.contracts.host import Calls, CallStream, Files, FileStream, Host, Sessions, Snapshots
+from sandlot.contracts.host import Calls, CallStream, Files, FileStream, Host, Sessions, Snapshots, Upkeep
 from sandlot.contracts.runtime import (
     Group,
     Guest,
@@ -36,6 +36,7 @@ __all__ = [
     "Storage",
     "Taken",
     "Tree",
+    "Upkeep",
     "Volume",
     "Volumes",
 ]

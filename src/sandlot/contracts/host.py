@@ -202,7 +202,19 @@ class Snapshots(Protocol):
         ...
 
 
-class Host(Sessions, Calls, Files, Snapshots, Protocol):
+class Upkeep(Protocol):
+    """What keeps a host in order."""
+
+    async def recover(self, session_id: str) -> SessionInfo:
+        """Bring a failed session back: its files, as they were left, under a new guest. What ran in it is lost.
+
+        Raises InvalidArgument, SessionNotFound, InvalidState when it has not failed, SessionFailed with the new reason
+        when it cannot be had; then its files are kept, and it can be tried again.
+        """
+        ...
+
+
+class Host(Sessions, Calls, Files, Snapshots, Upkeep, Protocol):
     async def capabilities(self) -> frozenset[Capability]:
         """What a session made with defaults can do here."""
         ...

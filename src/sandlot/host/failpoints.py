@@ -28,6 +28,8 @@ NAMES = (
     "destroy: marked",
     "destroy: guest ended",
     "destroy: volume released",
+    "recover: guest started",
+    "recover: recorded",
     "merge: copied",
     "merge: recorded",
 )

@@ -105,9 +105,11 @@ class Lifecycle:
             )
         return session
 
+    def requested(self, request_id: str | None) -> Session | None:
+        """The session that a request has made."""
+        return self._sessions.get(self._requests.get(request_id or "", ""))
+
     async def create(self, spec: SessionSpec) -> SessionInfo:
-        if spec.request_id and spec.request_id in self._requests:
-            await self._forget_stillborn(self._requests[spec.request_id])
         if spec.request_id and spec.request_id in self._requests:
             return await self._repeat(self._requests[spec.request_id])
         session_id = spec.session_id or new_session_id()
@@ -193,13 +195,6 @@ class Lifecycle:
         while session_id in self._creating:
             await asyncio.shield(self._creating[session_id])
         return await self.get(session_id)
-
-    async def _forget_stillborn(self, session_id: str) -> None:
-        """An engine that died while it made a session leaves one that failed before anything ran in it. Whoever asks
-        again with the same request wants it made, not told of."""
-        session = self._sessions.get(session_id)
-        if session and session.row.state is SessionState.FAILED and not await self._journal.calls(session_id):
-            await self.destroy(session_id)
 
     async def _create(self, session_id: str, spec: SessionSpec) -> Session:
         source, start = self._source(spec)
@@ -342,6 +337,8 @@ class Lifecycle:
 
     async def finish_destroy(self, session: Session) -> None:
         """All steps of it, or those that an earlier engine did not come to."""
+        if session.recovering is not None:  # bounded, and two who start and end one guest would not hear of each other
+            await asyncio.wait([session.recovering])
         row = session.row
         if row.state is not SessionState.DESTROYING:
             session.set_state(transition(row.session_id, row.state, SessionEvent.DESTROY))
@@ -354,7 +351,8 @@ class Lifecycle:
         session.guest = None
         failpoints.reach("destroy: guest ended")
         points = [snapshot.point for snapshot in session.snapshots.values()]
-        await self._storage(session).release(*points, *([session.volume.state] if session.volume else []))
+        state = session.volume.state if session.volume else row.volume_state or row.volume
+        await self._storage(session).release(*points, state)
         failpoints.reach("destroy: volume released")
         await asyncio.to_thread(remove_outputs, self._outputs / row.volume)
         await self._journal.remove_session(row.session_id)
@@ -372,6 +370,7 @@ class Lifecycle:
         self._background.spawn("record a failure", self.record_failure(session, reason))
 
     async def record_failure(self, session: Session, reason: str) -> None:
+        session.note_calls()
         await self._journal.set_state(session.row.session_id, SessionState.FAILED, reason)
         await self._journal.calls_lost(session.row.session_id)
         session.live.clear()

@@ -171,6 +171,11 @@ def remove_outputs(folder: Path) -> None:
         folder.rmdir()
 
 
+def last_output(folder: Path) -> int:
+    """The newest call that left a file, recorded or not."""
+    return max((int(file.stem) for file in folder.glob("*.log") if file.stem.isdigit()), default=0)
+
+
 def remove_other_outputs(outputs: Path, known: Iterable[str]) -> None:
     """Those of sessions that nobody knows any more."""
     keep = set(known)

@@ -7,13 +7,25 @@ from functools import partial
 from pathlib import Path
 
 from sandlot.contracts.runtime import Runtime
+from sandlot.host import failpoints
 from sandlot.host.history import History
 from sandlot.host.journal import SessionRow
 from sandlot.host.lifecycle import FORKING, Lifecycle
-from sandlot.host.output import remove_other_outputs
+from sandlot.host.output import last_output, remove_other_outputs
 from sandlot.host.parts import HostParts
 from sandlot.host.session import Session
-from sandlot.model import NotFound, SandlotError, SessionState
+from sandlot.model import (
+    NotFound,
+    SandlotError,
+    SessionEvent,
+    SessionInfo,
+    SessionState,
+    Unavailable,
+    refusal,
+    transition,
+)
+
+_VOLUME_MISSING = "its volume is missing"
 
 
 class Recovery:
@@ -26,18 +38,85 @@ class Recovery:
     async def take_over(self) -> None:
         """Nothing acknowledged is lost, nothing that nobody asked for stays."""
         rows = await self._parts.journal.sessions()
-        await self._end_strangers({row.volume for row in rows})
+        await self._end_strangers({row.volume for row in rows if row.state is not SessionState.FAILED})
+        await asyncio.to_thread(remove_other_outputs, self._outputs, {row.volume for row in rows})
         sessions = {row.session_id: await self._adopt(row) for row in rows}
         await self._settle_storages(sessions)
         for session in sessions.values():
             await self._take_over_session(session)
 
+    async def recover(self, session_id: str) -> SessionInfo:
+        """One at a time; who asks meanwhile waits for the same answer."""
+        session = self._lifecycle.find(session_id)
+        transition(session_id, session.row.state, SessionEvent.RECOVER)
+        task = session.recovering
+        if task is None:
+            # In a task of its own: whoever is cancelled meanwhile does not leave a guest that nobody knows.
+            task = session.recovering = asyncio.create_task(self._recover(session), name=f"recover {session_id}")
+            task.add_done_callback(lambda _task: setattr(session, "recovering", None))
+        await asyncio.shield(task)
+        return session.info()
+
+    async def revive(self, request_id: str | None) -> None:
+        """An engine that died while it made a session leaves one that failed before anything ran in it. Whoever asks
+        again with the same request wants it made, not told of. Nothing that was written is lost by that."""
+        session = self._lifecycle.requested(request_id)
+        if session is None or session.row.state is not SessionState.FAILED:
+            return
+        if await self._parts.journal.calls(session.row.session_id):
+            return
+        if session.volume is None and session.row.origin is None and not session.snapshots:
+            await self._lifecycle.destroy(session.row.session_id)  # it has no files at all
+        else:
+            await self.recover(session.row.session_id)
+
+    async def _recover(self, session: Session) -> None:
+        async with session.gate.shut("a recovery"):
+            try:
+                await self._start_again(session)
+            except SandlotError as error:
+                with suppress(SandlotError):
+                    await self._parts.runtimes[session.row.runtime].stop(session.row.volume)
+                await self._fail_found(session, error.message)
+                raise refusal(
+                    session.row.session_id, SessionState.FAILED, "it was not recovered", session.row.reason
+                ) from error
+
+    async def _start_again(self, session: Session) -> None:
+        """A new guest on what the journal knows. An engine that dies in between leaves a failed session, whose guest
+        the next engine ends, or an active one."""
+        row, runtime = session.row, self._parts.runtimes[session.row.runtime]
+        lost: list[str] = []
+
+        def ended(reason: str) -> None:
+            lost.append(reason)
+            self._lifecycle.guest_ended(session, reason)
+
+        if session.volume is None:
+            raise Unavailable(_VOLUME_MISSING)
+        await runtime.stop(row.volume)
+        await self._lifecycle.record_failure(session, row.reason)  # its calls are lost, should that not be recorded yet
+        recorded = await self._parts.journal.last_process_id(row.session_id)
+        on_disk = await asyncio.to_thread(last_output, self._outputs / row.volume)
+        session.last_process_id = max(session.last_process_id, row.forgotten, recorded, on_disk)
+        guest = await runtime.start(session.start_plan(), ended)
+        failpoints.reach("recover: guest started")
+        await self._history.end(row.session_id)
+        await self._parts.journal.set_state(row.session_id, SessionState.ACTIVE)
+        failpoints.reach("recover: recorded")
+        session.row = replace(session.row, changing="")
+        session.guest = guest
+        session.set_state(SessionState.ACTIVE)
+        if lost:
+            self._lifecycle.guest_ended(session, lost[0])
+
     async def _end_strangers(self, known: set[str]) -> None:
+        """Also those of sessions that have failed: their engine died before it ended them, or while it recovered
+        them."""
         for runtime in self._parts.runtimes.values():
             for name in await runtime.names():
                 if name not in known:
                     await runtime.stop(name)
-        await asyncio.to_thread(remove_other_outputs, self._outputs, known)
 
     async def _adopt(self, row: SessionRow) -> Session:
         volume = None
@@ -51,6 +130,8 @@ class Recovery:
             if session := sessions.get(snapshot.session_id):
                 points[session.row.storage].append(snapshot.point)
                 session.add_snapshot(snapshot)
+        for row in (session.row for session in sessions.values() if session.volume is None):
+            points[row.storage].append(row.volume_state or row.volume)  # what is left of it is still its own
         for name, storage in self._parts.storages.items():
             await storage.settle(points[name])
 
@@ -61,7 +142,7 @@ class Recovery:
             await self._lifecycle.finish_destroy(session)
             return
         if session.volume is None:
-            await self._fail_found(session, "its volume is missing")
+            await self._fail_found(session, _VOLUME_MISSING)
             return
         if row.state is SessionState.FAILED:
             return

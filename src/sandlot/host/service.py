@@ -138,6 +138,7 @@ class SandboxHostService:
         return session_capabilities(await self._choices.runtime(), await self._choices.storage())
 
     async def create(self, spec: SessionSpec) -> SessionInfo:
+        await self._recovery.revive(spec.request_id)
         return await self._lifecycle.create(spec)
 
     async def get(self, session_id: str) -> SessionInfo:
@@ -148,6 +149,9 @@ class SandboxHostService:
 
     async def destroy(self, session_id: str) -> None:
         await self._lifecycle.destroy(session_id)
+
+    async def recover(self, session_id: str) -> SessionInfo:
+        return await self._recovery.recover(session_id)
 
     # ---- calls -------------------------------------------------------------------------------------------------
 

@@ -68,6 +68,7 @@ class Session:
         self.volume = volume
         self.workspace = workspace
         self.guest: Guest | None = None
+        self.recovering: asyncio.Task[None] | None = None
         self.live: dict[str, LiveCall] = {}
         self._capabilities = capabilities
         self._journal = journal
@@ -213,6 +214,12 @@ class Session:
 
     def _report_wedged(self, reason: str) -> None:
         self.on_wedged(reason)
+
+    def note_calls(self) -> None:
+        """Those that were too young to be recorded: who was told that they began can be told that they are lost."""
+        for live in self.live.values():
+            if live.result is None:
+                self._record_start(live.ticket)
 
     def _record_start(self, ticket: Ticket) -> None:
         self._journal.call_started(ticket.session_id, ticket.process_id, ticket.call_id, ticket.started, ticket.argv)

@@ -174,6 +174,12 @@ class AsyncSandbox:
             return False
         return True
 
+    @in_portal
+    async def recover(self) -> SessionInfo:
+        """Bring a sandbox that has failed back: its files as they were left, and nothing running. Raises InvalidState
+        when it has not failed, SessionFailed with the new reason when it cannot be had."""
+        return await (await self._client.host()).recover(self._id)
+
     # ---- history -----------------------------------------------------------------------------------------------
 
     @in_portal

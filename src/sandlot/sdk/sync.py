@@ -463,6 +463,11 @@ class Sandbox:
         """End everything in it and remove it. False when it was gone already."""
         return self._inner.client.portal.run(self._inner.kill())
 
+    def recover(self) -> SessionInfo:
+        """Bring a sandbox that has failed back: its files as they were left, and nothing running. Raises InvalidState
+        when it has not failed, SessionFailed with the new reason when it cannot be had."""
+        return self._inner.client.portal.run(self._inner.recover())
+
     def turn(self, *, request_id: str | None = None) -> Turn:
         """Close a turn: a snapshot of all files, and the record of what was done since the last one. It is durable when
         this returns. Raises InvalidState while another turn closes, RollbackInProgress, ToolsInFlight."""
