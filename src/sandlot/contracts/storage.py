@@ -1,6 +1,7 @@
 """How a session's files are kept."""
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -48,6 +49,10 @@ class Volumes(Protocol):
 
     async def release(self, *needless: str) -> None:
         """States and points that nobody needs any more; what is left of them comes back with `sweep`."""
+        ...
+
+    def holding(self, *texts: str) -> AbstractContextManager[None]:
+        """Inside, what these states and points need stays, also when it is released meanwhile."""
         ...
 
     async def settle(self, points: Iterable[str]) -> None:

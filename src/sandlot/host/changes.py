@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from itertools import islice
 from pathlib import Path
 
@@ -23,37 +23,44 @@ async def diff(
     storage: Storage, template: Path, old: str, new: str, request: DiffRequest
 ) -> AsyncGenerator[AsyncIterator[Sequence[Change]]]:
     """Between two states or points. Raises Unavailable while it is read."""
-    steps = compare(template, storage.look(old), storage.look(new), below=request.below, patch=request.patch)
-
-    async def batches() -> AsyncIterator[Sequence[Change]]:
+    with storage.holding(old, new):
+        steps = compare(template, storage.look(old), storage.look(new), below=request.below, patch=request.patch)
         try:
-            while batch := await asyncio.to_thread(lambda: list(islice(steps, _DIFF_BATCH))):
-                yield batch
-        except OSError as error:
-            raise Unavailable(f"the points cannot be compared: {error.strerror}") from error
+            yield _batches(steps)
+        finally:
+            _end(steps)
 
+
+async def _batches(steps: Generator[Change]) -> AsyncIterator[Sequence[Change]]:
     try:
-        yield batches()
-    finally:
-        _end(steps)
+        while batch := await asyncio.to_thread(lambda: list(islice(steps, _DIFF_BATCH))):
+            yield batch
+    except OSError as error:
+        raise Unavailable(f"the points cannot be compared: {error.strerror}") from error
 
 
 async def count_later(
-    storage: Storage, history: History, template: Path, row: SnapshotRow, parent: SnapshotRow | None
+    storage: Storage,
+    history: History,
+    template: Path,
+    row: SnapshotRow,
+    parent: SnapshotRow | None,
+    held: ExitStack,
 ) -> None:
     """Behind the back of whoever closed the turn: it takes as long as much has changed."""
-    await asyncio.sleep(_COUNT_AFTER_S)
-    new = storage.look(row.point)
-    old = storage.look(parent.point) if parent else new[1:]
-    steps = compare(template, old, new)
-    found: Counter[str] = Counter()
-    with suppress(OSError):  # pruned or destroyed meanwhile: nobody will ask
-        # In small pieces: it must not take the processor from those who wait for something.
-        while batch := await asyncio.to_thread(lambda: list(islice(steps, _COUNTED_AT_ONCE))):
-            found.update(change.kind for change in batch)
-            await asyncio.sleep(_COUNT_PAUSE_S)
-        counts = ChangeCounts(*(found[kind] for kind in ChangeKind))
-        await history.count_changes(row.session_id, row.turn or 0, counts)
+    with held:
+        await asyncio.sleep(_COUNT_AFTER_S)
+        new = storage.look(row.point)
+        old = storage.look(parent.point) if parent else new[1:]
+        steps = compare(template, old, new)
+        found: Counter[str] = Counter()
+        with suppress(OSError):  # destroyed meanwhile: nobody will ask
+            # In small pieces: it must not take the processor from those who wait for something.
+            while batch := await asyncio.to_thread(lambda: list(islice(steps, _COUNTED_AT_ONCE))):
+                found.update(change.kind for change in batch)
+                await asyncio.sleep(_COUNT_PAUSE_S)
+            counts = ChangeCounts(*(found[kind] for kind in ChangeKind))
+            await history.count_changes(row.session_id, row.turn or 0, counts)
 
 
 def _end(steps: Generator[Change]) -> None:

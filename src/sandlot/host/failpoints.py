@@ -1,12 +1,14 @@
-"""Named places where an engine can be made to die, so that tests can see what the next one makes of it.
+"""Named places where an engine can be made to die or to wait, so that tests can see what the next one makes of it, or
+what comes in between.
 
 They stand between the steps of everything that has several. Outside of tests none is armed, and passing one costs a
 look into an empty dictionary.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Generator
 
-_armed: dict[str, Callable[[], None]] = {}
+_armed: dict[str, "Action"] = {}
+Action = Callable[[], Awaitable[None] | None]
 
 NAMES = (
     "create: volume made",
@@ -35,12 +37,24 @@ NAMES = (
 )
 
 
-def reach(name: str) -> None:
+class _Nothing:
+    """Awaiting it costs nothing and gives way to nobody."""
+
+    def __await__(self) -> Generator[None]:
+        yield from ()
+
+
+_NOTHING = _Nothing()
+
+
+def reach(name: str) -> Awaitable[None]:
+    """Awaited, it lasts as long as the test wants; who does not await it only gives the test a moment to strike."""
     if _armed and (action := _armed.get(name)):
-        action()
+        return action() or _NOTHING
+    return _NOTHING
 
 
-def arm(name: str, action: Callable[[], None]) -> None:
+def arm(name: str, action: Action) -> None:
     assert name in NAMES, name
     _armed[name] = action
 

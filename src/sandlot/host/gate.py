@@ -2,17 +2,26 @@
 moment and they wait, a rollback shuts it and they are refused."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 
-from sandlot.model import InvalidState, RollbackInProgress, SandlotError, ToolsInFlight, limits
+from sandlot.model import (
+    DeadlineExceeded,
+    InvalidState,
+    RollbackInProgress,
+    SandlotError,
+    SessionDestroying,
+    ToolsInFlight,
+    limits,
+)
 
 
 class Gate:
     def __init__(self, session_id: str) -> None:
         self._session_id = session_id
         self._shut_for = ""
-        self._refuses = False
+        self._refusal: Callable[[], SandlotError] | None = None
+        self._ends = False
         self._writers = 0
         self._changed = asyncio.Event()
 
@@ -24,12 +33,10 @@ class Gate:
         """Until it is open. Raises RollbackInProgress: who calls then cannot mean the files that will be there."""
         give_up = asyncio.get_running_loop().time() + limits.GATE_DEADLINE_S
         while self._shut_for:
-            if self._refuses:
-                raise RollbackInProgress(
-                    f"session {self._session_id} is being rolled back",
-                    next_step="try again",
-                    session_id=self._session_id,
-                )
+            if self._ends:
+                raise self._destroying()
+            if self._refusal:
+                raise self._refusal()
             await self._wait_for_change(
                 give_up, InvalidState(f"session {self._session_id}: {self._shut_for} takes long")
             )
@@ -51,7 +58,7 @@ class Gate:
 
         Raises RollbackInProgress, InvalidState, ToolsInFlight when writes do not end in time.
         """
-        with self._claim(what, refuse=refuse):
+        with self._claim(what, self._rolling_back if refuse else None):
             give_up = asyncio.get_running_loop().time() + limits.GATE_DEADLINE_S
             busy = ToolsInFlight(
                 f"session {self._session_id}: files are being written from outside",
@@ -59,34 +66,58 @@ class Gate:
                 session_id=self._session_id,
             )
             while self._writers:
+                if self._ends:
+                    raise self._destroying()
                 await self._wait_for_change(give_up, busy)
             yield
 
+    @asynccontextmanager
+    async def shut_when_open(self, what: str) -> AsyncGenerator[None]:
+        """For what must be done, and can wait for its turn. Writes from outside may go on. Raises DeadlineExceeded."""
+        with await self._claim_when_open(what, None):
+            yield
+
+    @asynccontextmanager
+    async def shut_for_good(self) -> AsyncGenerator[None]:
+        """The session ends. Whoever waits is told so. Raises DeadlineExceeded."""
+        self._ends = True
+        self._tell()
+        with await self._claim_when_open("its end", self._destroying):
+            yield
+
+    async def _claim_when_open(
+        self, what: str, refusal: Callable[[], SandlotError] | None
+    ) -> AbstractContextManager[None]:
+        give_up = asyncio.get_running_loop().time() + limits.GATE_DEADLINE_S
+        while self._shut_for:
+            late = DeadlineExceeded(f"session {self._session_id}: {self._shut_for} takes long", next_step="try again")
+            await self._wait_for_change(give_up, late)
+        return self._claim(what, refusal)
+
     @contextmanager
-    def _claim(self, what: str, *, refuse: bool) -> Generator[None]:
+    def _claim(self, what: str, refusal: Callable[[], SandlotError] | None) -> Generator[None]:
         if self._shut_for:
-            if self._refuses:
-                raise RollbackInProgress(
-                    f"session {self._session_id} is being rolled back",
-                    next_step="try again",
-                    session_id=self._session_id,
-                )
+            if self._refusal:
+                raise self._refusal()
             raise InvalidState(
                 f"session {self._session_id}: {self._shut_for} is under way",
                 next_step="try again when it is done",
                 session_id=self._session_id,
             )
-        self._shut_for, self._refuses = what, refuse
+        self._shut_for, self._refusal = what, refusal
         try:
             yield
         finally:
-            self._shut_for, self._refuses = "", False
+            self._shut_for, self._refusal = "", None
             self._tell()
 
     def _rolling_back(self) -> SandlotError:
         return RollbackInProgress(
             f"session {self._session_id} is being rolled back", next_step="try again", session_id=self._session_id
         )
+
+    def _destroying(self) -> SandlotError:
+        return SessionDestroying(f"session {self._session_id} is being destroyed", session_id=self._session_id)
 
     def _tell(self) -> None:
         self._changed.set()

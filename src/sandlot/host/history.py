@@ -2,10 +2,11 @@
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 from sandlot.host.journal import Journal
+from sandlot.host.repeats import Verb
 from sandlot.model import ChangeCounts, ForkRequest, Snapshot, SnapshotKind
 
 
@@ -58,7 +59,8 @@ class History:
             sql = "UPDATE sessions SET volume_state = ?, head = ?, changing = '' WHERE session_id = ?"
             db.execute(sql, (volume_state, row.name, row.session_id))
             _write_turn(db, turn)
-            _write_answer(db, request_id, row.session_id, str(turn.number) if turn else row.name)
+            verb, answer = (Verb.TURN, str(turn.number)) if turn else (Verb.SNAPSHOT, row.name)
+            _write_answer(db, verb, row.session_id, request_id, answer)
 
         await self._journal.transact(write, full=True)
 
@@ -67,7 +69,7 @@ class History:
 
         def write(db: sqlite3.Connection) -> None:
             _write_turn(db, turn)
-            _write_answer(db, request_id, turn.session_id, str(turn.number))
+            _write_answer(db, Verb.TURN, turn.session_id, request_id, str(turn.number))
 
         await self._journal.transact(write, full=True)
 
@@ -80,6 +82,7 @@ class History:
         def write(db: sqlite3.Connection) -> None:
             sql = "UPDATE sessions SET volume_state = ?, head = ?, changing = '' WHERE session_id = ?"
             db.execute(sql, (volume_state, to.name, to.session_id))
+            _forget_answers(db, to.session_id, forget)
             for name in forget:
                 db.execute("DELETE FROM turns WHERE session_id = ? AND snapshot = ?", (to.session_id, name))
                 db.execute("DELETE FROM snapshots WHERE session_id = ? AND name = ?", (to.session_id, name))
@@ -95,6 +98,7 @@ class History:
         """Snapshots alone; their turns stay, without one."""
 
         def write(db: sqlite3.Connection) -> None:
+            _forget_answers(db, session_id, names)
             for name in names:
                 found = db.execute(
                     "SELECT parent FROM snapshots WHERE session_id = ? AND name = ?", (session_id, name)
@@ -134,14 +138,14 @@ class History:
         sql = "SELECT * FROM turns WHERE session_id = ? ORDER BY number"
         return await self._journal.transact(lambda db: [_turn(row) for row in db.execute(sql, (session_id,))])
 
-    async def answer(self, request_id: str | None) -> str | None:
-        """What a request was answered with when it came the first time."""
+    async def answer(self, verb: Verb, session_id: str, request_id: str | None) -> str | None:
+        """What a request was answered with when it came the first time; empty, when that is gone."""
         if request_id is None:
             return None
-        sql = "SELECT answer FROM answers WHERE request_id = ?"
+        sql = "SELECT answer FROM answers WHERE session_id = ? AND verb = ? AND request_id = ?"
 
         def find(db: sqlite3.Connection) -> str | None:
-            found = db.execute(sql, (request_id,)).fetchone()
+            found = db.execute(sql, (session_id, str(verb), request_id)).fetchone()
             return found[0] if found else None
 
         return await self._journal.transact(find)
@@ -152,7 +156,7 @@ class History:
         def write(db: sqlite3.Connection) -> None:
             sql = "UPDATE sessions SET changing = '' WHERE session_id = ?"
             db.executemany(sql, [(session_id,) for session_id in made])
-            _write_answer(db, request.request_id, request.session_id, ",".join(made))
+            _write_answer(db, Verb.FORK, request.session_id, request.request_id, ",".join(made))
 
         await self._journal.transact(write, full=True)
 
@@ -168,9 +172,17 @@ def _write_turn(db: sqlite3.Connection, turn: TurnRow | None) -> None:
     db.execute("UPDATE sessions SET last_turn = ? WHERE session_id = ?", (turn.number, turn.session_id))
 
 
-def _write_answer(db: sqlite3.Connection, request_id: str | None, session_id: str, answer: str) -> None:
+def _write_answer(db: sqlite3.Connection, verb: Verb, session_id: str, request_id: str | None, answer: str) -> None:
     if request_id is not None:
-        db.execute("INSERT OR REPLACE INTO answers VALUES (?,?,?)", (request_id, session_id, answer))
+        # A session that is gone took its answers with it; a fork of it may end later.
+        sql = "INSERT OR REPLACE INTO answers SELECT session_id, ?, ?, ? FROM sessions WHERE session_id = ?"
+        db.execute(sql, (str(verb), request_id, answer, session_id))
+
+
+def _forget_answers(db: sqlite3.Connection, session_id: str, names: Iterable[str]) -> None:
+    """Whoever asks again for a snapshot that was removed is told so, and does not get another of the same name."""
+    sql = "UPDATE answers SET answer = '' WHERE session_id = ? AND verb = ? AND answer = ?"
+    db.executemany(sql, [(session_id, str(Verb.SNAPSHOT), name) for name in names])
 
 
 def _snapshot_values(row: SnapshotRow) -> tuple[object, ...]:

@@ -18,6 +18,7 @@ from sandlot.host.journal import SessionRow
 from sandlot.host.output import remove_outputs
 from sandlot.host.parts import HostParts, HostSettings
 from sandlot.host.pool import WarmPool
+from sandlot.host.repeats import Repeats, Verb
 from sandlot.host.session import Session, Wishes
 from sandlot.host.vessels import DEFAULT_USER, Vessel, Vessels
 from sandlot.model import (
@@ -64,8 +65,9 @@ class Lifecycle:
         self._vessels = Vessels()
         self._pool = WarmPool(settings.warm_pool, self._make_pool_vessel, background)
         self._sessions: dict[str, Session] = {}
-        self._creating: dict[str, asyncio.Future[None]] = {}
-        self._requests: dict[str, str] = {}
+        self._creating: set[str] = set()
+        self._repeats = Repeats()
+        self._requests: dict[str, str] = {}  # which session was made for a request
         self._destroying: dict[str, asyncio.Task[None]] = {}
         self._last_serial = 0
         self._expiry_changed = asyncio.Event()
@@ -110,24 +112,19 @@ class Lifecycle:
         return self._sessions.get(self._requests.get(request_id or "", ""))
 
     async def create(self, spec: SessionSpec) -> SessionInfo:
-        if spec.request_id and spec.request_id in self._requests:
-            return await self._repeat(self._requests[spec.request_id])
-        session_id = spec.session_id or new_session_id()
-        self._admit(session_id)
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._creating[session_id] = done
-        if spec.request_id:
-            self._requests[spec.request_id] = session_id
-        try:
-            session = await self._create(session_id, spec)
-        except BaseException:  # cancelled or failed: the request was not answered
+        async with self._repeats.one_at_a_time(Verb.CREATE, "", spec.request_id):
+            if spec.request_id and spec.request_id in self._requests:
+                return await self.get(self._requests[spec.request_id])
+            session_id = spec.session_id or new_session_id()
+            self._admit(session_id)
+            self._creating.add(session_id)
+            try:
+                session = await self._create(session_id, spec)
+            finally:
+                self._creating.remove(session_id)
             if spec.request_id:
-                self._requests.pop(spec.request_id, None)
-            raise
-        finally:
-            del self._creating[session_id]
-            done.set_result(None)
-        return session.info(space_used=0)
+                self._requests[spec.request_id] = session_id
+            return session.info(space_used=0)
 
     async def get(self, session_id: str) -> SessionInfo:
         session = self.find(session_id)
@@ -190,17 +187,12 @@ class Lifecycle:
                 limit="sessions_max",
             )
 
-    async def _repeat(self, session_id: str) -> SessionInfo:
-        """The answer to a request that came before."""
-        while session_id in self._creating:
-            await asyncio.shield(self._creating[session_id])
-        return await self.get(session_id)
-
     async def _create(self, session_id: str, spec: SessionSpec) -> Session:
         source, start = self._source(spec)
         runtime = await self._choices.runtime(spec.runtime)
         storage = await self._choices.storage(source.row.storage if source else spec.storage)
         check_wishes(spec, session_capabilities(runtime, storage))
+        source, start = self._source(spec)  # again: it may have gone meanwhile
         if source and start:
             template = Template(source.row.template, "", source.row.template_path)
             vessel = await self._vessels.begin(storage, runtime, template, start.point)
@@ -239,11 +231,11 @@ class Lifecycle:
         session_id = new_session_id()
         self._admit(session_id)
         # Counted from now on: many are made at once, and together they must not be more than fit.
-        self._creating[session_id] = asyncio.get_running_loop().create_future()
+        self._creating.add(session_id)
         try:
             return await self._fork(session_id, source, origin, point, labels, timeout_s)
         finally:
-            self._creating.pop(session_id).set_result(None)
+            self._creating.remove(session_id)
 
     async def _fork(
         self, session_id: str, source: Session, origin: str, point: str, labels: Mapping[str, str], timeout_s: float
@@ -261,7 +253,7 @@ class Lifecycle:
     async def _board(self, row: SessionRow, wishes: Wishes, vessel: Vessel) -> Session:
         """Make a session of a vessel, or nothing."""
         session_id = row.session_id
-        failpoints.reach("create: volume made")
+        await failpoints.reach("create: volume made")
         # While the guest starts: the disk and the kernel need not wait for each other. A crash in between leaves a row
         # without a guest, which is a session that has failed, or a guest without a row, which is ended.
         recorded = self._journal.add_session(row)
@@ -269,9 +261,9 @@ class Lifecycle:
             session = self._wrap(row, wishes, vessel.runtime, vessel.volume)
             if vessel.guest is None:
                 await self._vessels.start(vessel)
-            failpoints.reach("create: guest started")
+            await failpoints.reach("create: guest started")
             await recorded
-            failpoints.reach("create: recorded")
+            await failpoints.reach("create: recorded")
             if vessel.lost:
                 raise Unavailable("the guest ended while its session was being made", session_id=session_id)
         except BaseException:  # undone, then raised again
@@ -343,20 +335,20 @@ class Lifecycle:
         if row.state is not SessionState.DESTROYING:
             session.set_state(transition(row.session_id, row.state, SessionEvent.DESTROY))
             await self._journal.set_state(row.session_id, SessionState.DESTROYING)
-        failpoints.reach("destroy: marked")
+        await failpoints.reach("destroy: marked")
         for live in tuple(session.live.values()):
             live.on_lost("the session was destroyed")
         session.live.clear()
-        await self._parts.runtimes[row.runtime].stop(row.volume)
-        session.guest = None
-        failpoints.reach("destroy: guest ended")
-        points = [snapshot.point for snapshot in session.snapshots.values()]
-        state = session.volume.state if session.volume else row.volume_state or row.volume
-        await self._storage(session).release(*points, state)
-        failpoints.reach("destroy: volume released")
-        await asyncio.to_thread(remove_outputs, self._outputs / row.volume)
-        await self._journal.remove_session(row.session_id)
-        self._sessions.pop(row.session_id, None)
+        # Whatever is being done with its files ends first: two must not give the same layers back.
+        async with session.gate.shut_for_good():
+            await self._parts.runtimes[row.runtime].stop(row.volume)
+            session.guest = None
+            await failpoints.reach("destroy: guest ended")
+            await self._storage(session).release(*session.give_up_files())
+            await failpoints.reach("destroy: volume released")
+            await asyncio.to_thread(remove_outputs, self._outputs / row.volume)
+            await self._journal.remove_session(row.session_id)
+            self._sessions.pop(row.session_id, None)
         self._vessels.free(row.id_range)
         if row.request_id:
             self._requests.pop(row.request_id, None)

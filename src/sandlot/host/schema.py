@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-VERSION = 2
+VERSION = 3
 
 _STEPS = {
     1: """
@@ -73,6 +73,28 @@ CREATE TABLE answers (
     session_id TEXT NOT NULL,
     answer TEXT NOT NULL
 ) WITHOUT ROWID;
+""",
+    # An answer belongs to a verb, too. The version before did not say which one; what it says tells.
+    3: """
+ALTER TABLE answers RENAME TO answers_2;
+CREATE TABLE answers (
+    session_id TEXT NOT NULL,
+    verb TEXT NOT NULL,
+    request_id TEXT NOT NULL,
+    answer TEXT NOT NULL,
+    PRIMARY KEY (session_id, verb, request_id)
+) WITHOUT ROWID;
+INSERT INTO answers SELECT
+    session_id,
+    CASE
+        WHEN answer GLOB 'turn-*' OR answer NOT GLOB '*[^0-9]*' THEN 'turn_complete'
+        WHEN answer IN (SELECT name FROM snapshots WHERE session_id = answers_2.session_id) THEN 'create_snapshot'
+        ELSE 'fork'
+    END,
+    request_id,
+    CASE WHEN answer GLOB 'turn-*' THEN CAST(CAST(substr(answer, 6) AS INTEGER) AS TEXT) ELSE answer END
+FROM answers_2;
+DROP TABLE answers_2;
 """,
 }
 

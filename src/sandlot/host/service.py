@@ -13,6 +13,7 @@ from sandlot.host.call_snapshots import SnapshottedStream
 from sandlot.host.calls import LiveStream, RecordedStream
 from sandlot.host.choices import Choices, session_capabilities
 from sandlot.host.files import Place, SessionFiles
+from sandlot.host.forks import Forks
 from sandlot.host.journal import CallRow
 from sandlot.host.lifecycle import Lifecycle
 from sandlot.host.lock import DataDirectoryLock
@@ -72,6 +73,7 @@ class SandboxHostService:
         self._lifecycle = Lifecycle(settings, parts, self._choices, self._background, self._outputs)
         self._recovery = Recovery(self._lifecycle, parts, self._outputs)
         self._turns = Turns(self._lifecycle, parts, self._background, settings.turns_kept, settings.snapshot_prefix)
+        self._forks = Forks(self._lifecycle, parts, self._turns)
 
     # ---- life --------------------------------------------------------------------------------------------------
 
@@ -111,6 +113,7 @@ class SandboxHostService:
     async def close(self) -> None:
         """Leave. Sessions, their processes and their output stay, to be found by the next engine."""
         self._files.close()
+        await self._turns.settle()
         await self._lifecycle.settle()
         await self._background.close(_CLOSE_PATIENCE_S)
         await self._lifecycle.close()
@@ -284,7 +287,7 @@ class SandboxHostService:
         return await self._turns.rollback(request)
 
     async def fork(self, request: ForkRequest) -> Sequence[SessionInfo]:
-        return await self._turns.fork(request)
+        return await self._forks.fork(request)
 
 
 def _after_fork() -> None:

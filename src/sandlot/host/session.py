@@ -4,6 +4,7 @@ import asyncio
 import json
 import posixpath
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -76,6 +77,8 @@ class Session:
         self.last_process_id = 0
         self.snapshots: dict[str, SnapshotRow] = {}  # oldest first
         self.last_snapshot = 0
+        self._gave_up_files = False
+        self.counting: set[ExitStack] = set()  # what is held for turns whose changes are being counted
         self.turned: int | None = None  # the newest call that a turn has; None: to be looked up
         self._ended_since_prune = 0
         self.on_wedged: Callable[[str], None] = self._ignore
@@ -141,6 +144,18 @@ class Session:
             for row in tuple(self.snapshots.values()):
                 if row.parent == name:
                     self.snapshots[row.name] = replace(row, parent=gone.parent)
+
+    def give_up_files(self) -> list[str]:
+        """States and points that it needs no more. Told once: given back twice, they would be missing in forks."""
+        if self._gave_up_files:
+            return []
+        self._gave_up_files = True
+        state = self.volume.state if self.volume else self.row.volume_state or self.row.volume
+        given = [*(row.point for row in self.snapshots.values()), state]
+        self.snapshots = {}
+        for held in tuple(self.counting):
+            held.close()  # nobody will ask for the figures
+        return given
 
     def set_state(self, state: SessionState, reason: str = "") -> None:
         self.row = replace(self.row, state=state, reason=reason)

@@ -1,4 +1,4 @@
-"""Snapshots, turns, rollback and fork. Each changes what a session stands on, with nobody else at work in it.
+"""Snapshots, turns and rollback. Each changes what a session stands on, with nobody else at work in it.
 
 What is recorded has happened, what is not recorded has not: an engine that dies in between leaves a mark, and the next
 one puts the guest back onto the root that the journal knows.
@@ -8,11 +8,9 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
-from typing import cast
 
 from sandlot.contracts.runtime import Group, Runtime
 from sandlot.contracts.storage import Storage, Taken, Volume
@@ -23,7 +21,9 @@ from sandlot.host.history import History, SnapshotRow, TurnRow
 from sandlot.host.journal import Journal
 from sandlot.host.lifecycle import Lifecycle
 from sandlot.host.parts import HostParts
+from sandlot.host.repeats import Repeats, Verb
 from sandlot.host.session import Session
+from sandlot.host.under_way import UnderWay
 from sandlot.model import (
     CURRENT,
     Capability,
@@ -53,8 +53,6 @@ from sandlot.model import (
 )
 
 _log = logging.getLogger("sandlot.host")
-_FORKS_AT_ONCE = 16
-_FORK_PREFIX = "fork-"
 
 
 class Turns:
@@ -66,28 +64,40 @@ class Turns:
         self._parts = parts
         self._journal: Journal = parts.journal
         self._history = History(parts.journal)
+        self._repeats = Repeats()
+        self.under_way = UnderWay()
         self._turns_kept = turns_kept
         self._prefix = prefix
 
     # ---- snapshots ---------------------------------------------------------------------------------------------
 
     async def create_snapshot(self, request: SnapshotRequest) -> Snapshot:
-        session = self._find(request.session_id)
-        if (known := await self._history.answer(request.request_id)) is not None:
-            return self._row(session, known).told()
-        self._need_snapshots(session)
+        return await self.under_way.unbroken(self._create_snapshot(request))
+
+    async def _create_snapshot(self, request: SnapshotRequest) -> Snapshot:
+        session = self.find(request.session_id)
+        self.need_snapshots(session)
         check_given_name(request.name, self._prefix)
-        async with session.gate.shut("a snapshot"):
+        async with self.once(Verb.SNAPSHOT, request) as known:
+            if known is not None:
+                return self.row(session, known).told()
+            return await self._name_snapshot(session, request)
+
+    async def _name_snapshot(self, session: Session, request: SnapshotRequest) -> Snapshot:
+        async with self.alone(session, "a snapshot"):
             if request.name in session.snapshots:
                 raise Conflict(
                     f"session {request.session_id} has a snapshot {request.name} already",
                     next_step="choose another name, or delete it",
                     session_id=request.session_id,
                 )
-            row = await self._take(session, request.name, SnapshotKind.NAMED, None, request.request_id)
+            row = await self.take_named(session, request.name, request.request_id)
         return row.told()
 
     async def snapshot_call(self, session: Session, call_id: str) -> str | None:
+        return await self.under_way.unbroken(self._snapshot_call(session, call_id))
+
+    async def _snapshot_call(self, session: Session, call_id: str) -> str | None:
         """After a call that has ended. Its result stands, whatever becomes of the snapshot."""
         try:
             async with session.snapping:
@@ -103,18 +113,21 @@ class Turns:
 
     async def list_snapshots(self, session_id: str) -> Sequence[Snapshot]:
         session = self._lifecycle.find(session_id)
-        self._need_snapshots(session)
+        self.need_snapshots(session)
         return [row.told(await self._space(session, row.name)) for row in tuple(session.snapshots.values())]
 
     async def delete_snapshot(self, session_id: str, name: str) -> None:
-        session = self._lifecycle.find(session_id)
-        self._need_snapshots(session)
-        async with session.gate.shut("the removal of a snapshot"):
-            await self._drop(session, [self._row(session, name)])
+        await self.under_way.unbroken(self._delete_snapshot(session_id, name))
 
-    async def _drop(self, session: Session, rows: Sequence[SnapshotRow]) -> None:
+    async def _delete_snapshot(self, session_id: str, name: str) -> None:
+        session = self._lifecycle.find(session_id)
+        self.need_snapshots(session)
+        async with session.gate.shut("the removal of a snapshot"):
+            await self.drop(session, [self.row(session, name)])
+
+    async def drop(self, session: Session, rows: Sequence[SnapshotRow]) -> None:
         await self._history.remove(session.row.session_id, *(row.name for row in rows))
-        failpoints.reach("delete: recorded")
+        await failpoints.reach("delete: recorded")
         session.forget_snapshots(*(row.name for row in rows))
         await self._storage(session).release(*(row.point for row in rows))
         self._lifecycle.sweep()
@@ -122,10 +135,17 @@ class Turns:
     # ---- turns -------------------------------------------------------------------------------------------------
 
     async def turn_complete(self, request: TurnRequest) -> Turn:
-        session = self._find(request.session_id)
-        if (known := await self._history.answer(request.request_id)) is not None:
-            return await self._turn(session, known)
-        async with session.gate.shut("the end of a turn"):
+        return await self.under_way.unbroken(self._turn_complete(request))
+
+    async def _turn_complete(self, request: TurnRequest) -> Turn:
+        session = self.find(request.session_id)
+        async with self.once(Verb.TURN, request) as known:
+            if known is not None:
+                return await self._turn(session, known)
+            return await self._told(session, await self._close_turn(session, request))
+
+    async def _close_turn(self, session: Session, request: TurnRequest) -> TurnRow:
+        async with self.alone(session, "the end of a turn"):
             number = session.row.last_turn + 1
             if session.turned is None:
                 session.turned = await self._history.last_process_id(request.session_id)
@@ -135,13 +155,14 @@ class Turns:
                 turn = TurnRow(request.session_id, number, time.time(), name, first, session.last_process_id)
                 row = await self._take(session, name, SnapshotKind.TURN, turn, request.request_id)
                 self._count_later(session, row)
-                await self._prune(session)
             else:
                 turn = TurnRow(request.session_id, number, time.time(), None, first, session.last_process_id)
                 await self._history.add_turn(turn, request.request_id)
             session.row = replace(session.row, last_turn=number)
             session.turned = turn.last_process_id
-        return await self._told(session, turn)
+            with suppress(SandlotError):  # the turn is closed; what stays too long goes with the next one
+                await self._prune(session)
+        return turn
 
     async def turns(self, session_id: str) -> Sequence[Turn]:
         session = self._lifecycle.find(session_id)
@@ -160,7 +181,7 @@ class Turns:
 
     async def _turn(self, session: Session, answer: str) -> Turn:
         for row in await self._history.turns(session.row.session_id):
-            if answer in (row.snapshot, str(row.number), turn_snapshot(row.number)):
+            if answer == str(row.number):
                 return await self._told(session, row)
         raise SnapshotNotFound(f"the turn of session {session.row.session_id} that was asked for is gone")
 
@@ -173,20 +194,25 @@ class Turns:
     def _count_later(self, session: Session, row: SnapshotRow) -> None:
         parent = session.snapshots.get(row.parent or "")
         template = Path(session.row.template_path)
-        counting = changes.count_later(self._storage(session), self._history, template, row, parent)
+        held = ExitStack()  # from now on: both points may be removed before the counting begins
+        held.enter_context(self._storage(session).holding(row.point, parent.point if parent else ""))
+        session.counting.add(held)
+        held.callback(session.counting.discard, held)
+        counting = changes.count_later(self._storage(session), self._history, template, row, parent, held)
         self._background.spawn("count changes", counting)
 
     @asynccontextmanager
     async def diff(self, request: DiffRequest) -> AsyncGenerator[AsyncIterator[Sequence[Change]]]:
         session = self._lifecycle.find(request.session_id)
-        self._need_snapshots(session)
+        self.need_snapshots(session)
         if session.volume is None:
             raise Unavailable(f"the volume of session {request.session_id} is missing")
-        old = self._row(session, request.old).point
-        new = session.volume.state if request.new == CURRENT else self._row(session, request.new).point
+        old = self.row(session, request.old).point
+        new = session.volume.state if request.new == CURRENT else self.row(session, request.new).point
         template = Path(session.row.template_path)
         async with changes.diff(self._storage(session), template, old, new, request) as batches:
             yield batches
+        self._lifecycle.sweep()
 
     async def _prune(self, session: Session) -> None:
         """Only turns, and the calls within them: what a user named stays until he deletes it."""
@@ -195,7 +221,7 @@ class Turns:
         turns = [row for row in session.snapshots.values() if row.kind is SnapshotKind.TURN]
         if old := turns[: -self._turns_kept]:
             calls = [row for row in session.snapshots.values() if row.kind is SnapshotKind.CALL]
-            await self._drop(session, [*old, *(row for row in calls if row.serial < old[-1].serial)])
+            await self.drop(session, [*old, *(row for row in calls if row.serial < old[-1].serial)])
 
     # ---- how a snapshot is taken -------------------------------------------------------------------------------
 
@@ -215,19 +241,19 @@ class Turns:
         marked = asyncio.ensure_future(self._history.begin(session_id, "snapshot"))
         try:
             taken = await self._freeze_and_take(storage, volume, runtime.group(volume.name))
-            failpoints.reach("snapshot: layer made")
+            await failpoints.reach("snapshot: layer made")
             await marked
-            failpoints.reach("snapshot: begun")
+            await failpoints.reach("snapshot: begun")
             # Nobody writes to what is closed: the disk can have it while the guest is moved.
             synced = asyncio.ensure_future(storage.sync())
             try:
                 if taken.volume != volume:
                     session.volume = taken.volume
                     await runtime.swap(session.start_plan())
-                    failpoints.reach("snapshot: swapped")
+                    await failpoints.reach("snapshot: swapped")
             finally:
                 await synced
-            failpoints.reach("snapshot: synced")
+            await failpoints.reach("snapshot: synced")
             serial = session.last_snapshot + 1
             number = turn.number if turn else None
             head = (session_id, name, serial, kind, number, session.row.head, time.time())
@@ -236,10 +262,13 @@ class Turns:
         except BaseException:  # undone, then raised again
             await asyncio.shield(self._undo(session, volume, taken, marked))
             raise
-        failpoints.reach("snapshot: recorded")
+        await failpoints.reach("snapshot: recorded")
         session.row = replace(session.row, head=name, volume_state=taken.volume.state)
         session.add_snapshot(row)
         return row
+
+    async def take_named(self, session: Session, name: str, request_id: str | None = None) -> SnapshotRow:
+        return await self._take(session, name, SnapshotKind.NAMED, None, request_id)
 
     async def _freeze_and_take(self, storage: Storage, volume: Volume, group: Group) -> Taken:
         if group.is_alone():
@@ -256,12 +285,19 @@ class Turns:
         await asyncio.gather(marked, return_exceptions=True)
         moved = session.volume != volume
         session.volume = volume
+        if moved:
+            await self._move_back(session)
         with suppress(SandlotError):
-            if moved:
-                await self._runtime(session).swap(session.start_plan())
             if taken is not None:
                 await self._release_taken(session, volume, taken)
             await self._history.end(session.row.session_id)
+
+    async def _move_back(self, session: Session) -> None:
+        """A guest that cannot be moved back stands on files that nobody knows: then it ends."""
+        try:
+            await self._runtime(session).swap(session.start_plan())
+        except SandlotError as error:
+            session.on_wedged(f"its files could not be put back: {error.message}")
 
     async def _release_taken(self, session: Session, volume: Volume, taken: Taken) -> None:
         if taken.volume == volume:
@@ -274,9 +310,12 @@ class Turns:
     # ---- rollback ----------------------------------------------------------------------------------------------
 
     async def rollback(self, request: RollbackRequest) -> SessionInfo:
-        session = self._find(request.session_id)
-        self._need_snapshots(session)
-        target = self._row(session, request.to)
+        return await self.under_way.unbroken(self._rollback(request))
+
+    async def _rollback(self, request: RollbackRequest) -> SessionInfo:
+        session = self.find(request.session_id)
+        self.need_snapshots(session)
+        target = self.row(session, request.to)
         attended = sum(live.is_attended for live in session.live.values())
         if attended:
             raise ToolsInFlight(
@@ -285,7 +324,7 @@ class Turns:
                 session_id=request.session_id,
                 count=attended,
             )
-        async with session.gate.shut("a rollback", refuse=True):
+        async with self.alone(session, "a rollback", refuse=True):
             await self._roll_back(session, target, keep=request.keep)
         return session.info()
 
@@ -295,17 +334,17 @@ class Turns:
         assert old is not None, "an active session has a volume"
         newer = [] if keep else _grown_from(target.name, tuple(session.snapshots.values()))
         await self._history.begin(session_id, "rollback")
-        failpoints.reach("rollback: begun")
+        await failpoints.reach("rollback: begun")
         new: Volume | None = None
         try:
             await runtime.group(old.name).clear()
             await self._wait_for_ends(session)
-            failpoints.reach("rollback: cleared")
+            await failpoints.reach("rollback: cleared")
             new = await storage.restore(old, target.point)
-            failpoints.reach("rollback: layer made")
+            await failpoints.reach("rollback: layer made")
             session.volume = new
             await runtime.swap(session.start_plan())
-            failpoints.reach("rollback: swapped")
+            await failpoints.reach("rollback: swapped")
             await self._history.roll_back(
                 target,
                 new.state,
@@ -315,7 +354,7 @@ class Turns:
         except BaseException:  # undone, then raised again
             await asyncio.shield(self._undo_rollback(session, old, new))
             raise
-        failpoints.reach("rollback: recorded")
+        await failpoints.reach("rollback: recorded")
         session.row = replace(session.row, head=target.name, volume_state=new.state)
         session.forget_snapshots(*(row.name for row in newer))
         session.turned = None  # turns may be gone
@@ -332,58 +371,45 @@ class Turns:
 
     async def _undo_rollback(self, session: Session, old: Volume, new: Volume | None) -> None:
         session.volume = old
+        if new is not None:
+            await self._move_back(session)
         with suppress(SandlotError):
             if new is not None:
-                await self._runtime(session).swap(session.start_plan())
                 await self._storage(session).release(new.state)
             await self._history.end(session.row.session_id)
 
-    # ---- fork --------------------------------------------------------------------------------------------------
+    # ---- one at a time -----------------------------------------------------------------------------------------
 
-    async def fork(self, request: ForkRequest) -> Sequence[SessionInfo]:
-        session = self._find(request.session_id)
-        self._need_snapshots(session)
-        if (known := await self._history.answer(request.request_id)) is not None:
-            return [await self._lifecycle.get(session_id) for session_id in known.split(",")]
-        at = self._row(session, request.at) if request.at is not None else await self._snapshot_for_fork(session)
-        labels = session.labels if request.labels is None else request.labels
-        origin = f"{request.session_id}/{at.name}"
-        room = asyncio.Semaphore(_FORKS_AT_ONCE)
-        made: list[Session] = []
+    async def settle(self) -> None:
+        """Let what was begun come to its end."""
+        await self.under_way.settle()
 
-        async def one() -> None:
-            async with room:
-                made.append(await self._lifecycle.fork(session, origin, at.point, labels, request.timeout_s))
-                failpoints.reach("fork: some made")
+    @asynccontextmanager
+    async def once(
+        self, verb: Verb, request: SnapshotRequest | TurnRequest | ForkRequest
+    ) -> AsyncGenerator[str | None]:
+        """What the request was answered with, if it came before; while it is under way, a second one waits."""
+        about = (verb, request.session_id, request.request_id)
+        async with self._repeats.one_at_a_time(*about):
+            yield await self._history.answer(*about)
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(request.count):
-                    group.create_task(one())
-            failpoints.reach("fork: all made")
-            await self._history.finish_fork(request, [child.row.session_id for child in made])
-            for child in made:
-                child.row = replace(child.row, changing="")
-        except BaseException as error:  # noqa: BLE001 - all or none: undone, then raised again
-            for child in made:
-                with suppress(SandlotError):
-                    await asyncio.shield(self._lifecycle.destroy(child.row.session_id))
-            raise _first(error) from None
-        return [child.info() for child in made]
-
-    async def _snapshot_for_fork(self, session: Session) -> SnapshotRow:
-        async with session.gate.shut("a snapshot"):
-            names = (f"{_FORK_PREFIX}{number:04d}" for number in count(1))
-            name = next(name for name in names if name not in session.snapshots)
-            return await self._take(session, name, SnapshotKind.NAMED, None, None)
+    @asynccontextmanager
+    async def alone(self, session: Session, what: str, *, refuse: bool = False) -> AsyncGenerator[None]:
+        async with session.gate.shut(what, refuse=refuse):
+            self._need_active(session)  # it may have ended meanwhile
+            yield
 
     # ---- looking up --------------------------------------------------------------------------------------------
 
-    def _find(self, session_id: str) -> Session:
+    def find(self, session_id: str) -> Session:
         session = self._lifecycle.find(session_id)
-        if session.row.state is not SessionState.ACTIVE:
-            raise refusal(session_id, session.row.state, "it cannot be changed", session.row.reason)
+        self._need_active(session)
         return session
+
+    def _need_active(self, session: Session) -> None:
+        row = session.row
+        if row.state is not SessionState.ACTIVE:
+            raise refusal(row.session_id, row.state, "it cannot be changed", row.reason)
 
     def _runtime(self, session: Session) -> Runtime:
         return self._parts.runtimes[session.row.runtime]
@@ -394,7 +420,7 @@ class Turns:
     def _has_snapshots(self, session: Session) -> bool:
         return Capability.SNAPSHOTS in session_capabilities(self._runtime(session), self._storage(session))
 
-    def _need_snapshots(self, session: Session) -> None:
+    def need_snapshots(self, session: Session) -> None:
         if not self._has_snapshots(session):
             raise SnapshotsNotAvailable(
                 f"the storage {session.row.storage} on the runtime {session.row.runtime} has no snapshots",
@@ -402,7 +428,7 @@ class Turns:
                 session_id=session.row.session_id,
             )
 
-    def _row(self, session: Session, asked: str) -> SnapshotRow:
+    def row(self, session: Session, asked: str) -> SnapshotRow:
         if (row := session.find_snapshot(asked)) is not None:
             return row
         raise SnapshotNotFound(
@@ -410,14 +436,6 @@ class Turns:
             next_step="`sandlot log` shows its history",
             session_id=session.row.session_id,
         )
-
-
-def _first(error: BaseException) -> BaseException:
-    """What went wrong first, without the group that a group of tasks puts around it."""
-    while isinstance(error, BaseExceptionGroup):
-        group = cast("BaseExceptionGroup[BaseException]", error)
-        error = group.exceptions[0]
-    return error
 
 
 def _grown_from(name: str, rows: Sequence[SnapshotRow]) -> list[SnapshotRow]:

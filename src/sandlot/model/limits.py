@@ -39,6 +39,7 @@ LAYERS_MAX = 400  # below one root; the kernel takes 500
 LAYERS_MERGED_AT = 64
 TURNS_KEPT = 0  # snapshots of turns kept per session; 0: all of them
 SYNC_DEADLINE_S = 60.0  # for the disk to take what a snapshot closed
+REPEAT_DEADLINE_S = 120.0  # for the first of two equal requests to be answered
 GATE_DEADLINE_S = 30.0  # for writes under way to end, before a snapshot
 FILE_DEADLINE_S = 60.0  # for one step of a file operation
 

@@ -15,7 +15,7 @@ import contextlib
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from pathlib import Path
 
 from sandlot.contracts.storage import Taken, Volume
@@ -48,6 +48,7 @@ class LayersStorage:
         self._volumes = data / "volumes"
         self._trash = data / "trash"
         self._uses: Counter[str] = Counter()  # by how many states and points each layer is named
+        self._held: Counter[str] = Counter()  # by whoever reads or copies it now
         self._sweeping = asyncio.Lock()
         self._sizes: dict[str, int] = {}  # of closed layers, which do not change
 
@@ -139,10 +140,24 @@ class LayersStorage:
         for text in needless:
             for layer in _layers(text):
                 self._uses[layer] -= 1
-                if self._uses[layer] <= 0:
-                    del self._uses[layer]
-                    self._sizes.pop(layer, None)
-                    self._discard(layer)
+                self._discard_needless(layer)
+
+    @contextlib.contextmanager
+    def holding(self, *texts: str) -> Generator[None]:
+        layers = [layer for text in texts for layer in _layers(text)]
+        self._held.update(layers)
+        try:
+            yield
+        finally:
+            self._held.subtract(layers)
+            for layer in set(layers):
+                self._discard_needless(layer)
+
+    def _discard_needless(self, layer: str) -> None:
+        if self._uses[layer] <= 0 and self._held[layer] <= 0:
+            del self._uses[layer], self._held[layer]
+            self._sizes.pop(layer, None)
+            self._discard(layer)
 
     async def settle(self, points: Iterable[str]) -> None:
         for point in points:
