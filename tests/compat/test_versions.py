@@ -10,14 +10,17 @@ from pathlib import Path
 import pytest
 
 from sandlot.config.settings import Settings
+from sandlot.host.history import History
 from sandlot.host.journal import VERSION as JOURNAL_VERSION
 from sandlot.host.journal import Journal
+from sandlot.host.repeats import Verb
 from sandlot.host.runtimes.frames import VERSION as WIRE_VERSION
-from sandlot.model import CallRequest, CallState, SessionSpec, SessionState
+from sandlot.model import CallRequest, CallState, ChangeCounts, SessionSpec, SessionState
 from sandlot.wiring.embedded import build
 from tests.conftest import clean_up, run
 
-OLD = Path(__file__).parent / "v1"
+HERE = Path(__file__).parent
+OLD = HERE / "v1"
 
 
 @pytest.mark.root
@@ -58,6 +61,37 @@ async def test_the_first_journal_is_read(tmp_path: Path) -> None:
     await journal.close()
 
 
-def test_the_versions_kept_here_are_the_oldest_ones_in_use() -> None:
-    """When a version moves past the next one, its files here may go, and this test with them."""
-    assert max(JOURNAL_VERSION, WIRE_VERSION) <= 2
+@pytest.mark.parametrize("version", [2, 3])
+async def test_a_journal_with_a_history_is_read(tmp_path: Path, version: int) -> None:
+    path = tmp_path / "journal.db"
+    db = sqlite3.connect(path)
+    db.executescript((HERE / f"v{version}" / "journal.sql").read_text())
+    db.close()
+    journal = Journal(path)
+    await journal.open()
+    rows = await journal.sessions()
+    assert [(row.session_id, row.head, row.origin, row.forgotten) for row in rows] == [
+        ("first", "mine", None, 4),
+        ("second", None, "first/mine", 0),
+    ]
+    history = History(journal)
+    assert [(row.name, row.parent, row.point) for row in await history.snapshots("first")] == [
+        ("turn-0001", None, "v-1"),
+        ("mine", "turn-0001", "l-2,v-1"),
+    ]
+    assert [(row.number, row.snapshot, row.changes) for row in await history.turns("first")] == [
+        (1, "turn-0001", ChangeCounts(1, 2, 3))
+    ]
+    for verb, request_id, answer in (
+        (Verb.TURN, "r-turn", "1"),
+        (Verb.SNAPSHOT, "r-mine", "mine"),
+        (Verb.FORK, "r-fork", "second"),
+    ):
+        assert await history.answer(verb, "first", request_id) == answer
+        assert await history.answer(verb, "second", request_id) is None
+    await journal.close()
+
+
+def test_every_version_that_was_in_use_has_its_files_here() -> None:
+    assert all((HERE / f"v{version}" / "journal.sql").is_file() for version in range(1, JOURNAL_VERSION))
+    assert WIRE_VERSION <= 2, "a later program of guests needs one of version 2 here"

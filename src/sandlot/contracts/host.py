@@ -73,7 +73,8 @@ class CallStream(Protocol):
 
 class Sessions(Protocol):
     async def create(self, spec: SessionSpec) -> SessionInfo:
-        """Make a session; when this returns it is durable and takes calls.
+        """Make a session; when this returns it is durable and takes calls. A request id that came before gives the
+        session that was made for it, as it is now, until it is destroyed.
 
         Raises InvalidArgument, SessionExists, MaxSessionsReached, TemplateNotFound, CapabilityNotSupported when
         something asked for cannot be had (then nothing was created), Unavailable when the machine failed to do it.
@@ -163,6 +164,11 @@ class Files(Protocol):
 
 class Snapshots(Protocol):
     """The history of a session's files.
+
+    A turn, a snapshot or a fork that is asked for again with its request id, on the same session, gets the first
+    answer, whatever else the request says; while the first is under way it waits for it, and when that fails it is
+    done anew. What was made so and is gone is a SnapshotNotFound or SessionNotFound. A caller who gives up goes on when
+    what he began has come to its end: a fork is undone, everything else is done.
 
     Every verb raises InvalidArgument, SessionNotFound, SnapshotsNotAvailable where storage or runtime has none,
     InvalidState and the other conflicts of states, RollbackInProgress, and Unavailable; then nothing has changed.

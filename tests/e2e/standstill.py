@@ -1,0 +1,69 @@
+"""Makes an engine stand still at a named place, so that something else can come in between."""
+
+import asyncio
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sandlot.host import failpoints
+from sandlot.host.service import SandboxHostService
+
+PATIENCE_S = 60
+
+
+class Standstill:
+    def __init__(self) -> None:
+        self._reached = asyncio.Event()
+        self._go = asyncio.Event()
+
+    async def reached(self) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            await self._reached.wait()
+
+    def go(self) -> None:
+        self._go.set()
+
+    async def pass_by(self) -> None:
+        self._reached.set()
+        async with asyncio.timeout(PATIENCE_S):
+            await self._go.wait()
+
+
+@contextmanager
+def standstill(place: str) -> Generator[Standstill]:
+    """Everyone who comes to the place waits there until `go`."""
+    made = Standstill()
+    failpoints.arm(place, made.pass_by)
+    try:
+        yield made
+    finally:
+        made.go()
+        failpoints.disarm()
+
+
+async def settled(host: SandboxHostService, data: Path) -> None:
+    """What lies on disk is what the journal names, every guest has a session, and nothing is marked or held."""
+    async with asyncio.timeout(PATIENCE_S):
+        while problems := _problems(host, data):
+            try:
+                await asyncio.sleep(0.02)
+            except asyncio.CancelledError:
+                raise AssertionError(problems) from None
+
+
+def _problems(host: SandboxHostService, data: Path) -> list[str]:
+    sessions = host._lifecycle._sessions.values()  # pyright: ignore[reportPrivateUsage] - the only place that knows all
+    named = {layer for session in sessions for row in session.snapshots.values() for layer in row.point.split(",")}
+    named |= {layer for session in sessions for layer in (session.row.volume_state or session.row.volume).split(",")}
+    there = {entry.name for entry in (data / "volumes").iterdir()}
+    found = [f"layers without a name: {there - named}"] if there - named else []
+    found += [f"layers that are missing: {named - there}"] if named - there else []
+    guests = set(host._parts.keeper.names())  # pyright: ignore[reportPrivateUsage]
+    volumes = {session.row.volume for session in sessions if session.guest is not None}
+    found += [f"guests and sessions differ: {guests ^ volumes}"] if guests ^ volumes else []
+    for session in sessions:
+        if not session.gate.is_open:
+            found.append(f"{session.row.session_id}: its gate is shut")
+        if session.volume and session.volume.state != session.row.volume_state:
+            found.append(f"{session.row.session_id}: it stands elsewhere than is recorded")
+    return found
