@@ -69,9 +69,10 @@ class LayersStorage:
     async def open(self, name: str, state: str) -> Volume:
         # A journal of the first version knows no states: its volumes have one layer, of the same name.
         volume = self._use(name, state or name)
-        if not volume.path.is_dir() and volume.layers:
+        if not (volume.path / "w").is_dir():
             # The machine lost power before an empty layer reached the disk; all that it was to hold went with it.
-            self._make_layer(volume.path.name)
+            _log.warning("layer %s is not on the disk; it begins empty", volume.path.name)
+            self._make_layer(volume.path.name, again=True)
         if not all(path.is_dir() for path in (volume.path / "u", *volume.layers)):
             self._uses.subtract(_layers(volume.state))
             raise NotFound(f"volume {name} lacks a layer", volume=name)
@@ -113,15 +114,15 @@ class LayersStorage:
     def look(self, text: str) -> tuple[Path, ...]:
         return tuple(self._volumes / layer / "u" for layer in _layers(text))
 
-    def _make_layer(self, name: str) -> None:
+    def _make_layer(self, name: str, *, again: bool = False) -> None:
         path = self._volumes / name
         try:
-            path.mkdir(mode=0o700)
-            for part in ("u", "w"):
-                (path / part).mkdir(mode=0o755)
+            path.mkdir(mode=0o700, exist_ok=again)
+            (path / "u").mkdir(mode=0o755, exist_ok=again)
             # The upper's own owner is the owner of `/` inside. Who may not give it away has no runtime that needs it.
             with contextlib.suppress(OSError):
                 os.chown(path / "u", CANONICAL_ID, CANONICAL_ID)
+            (path / "w").mkdir(mode=0o755)  # last: where it is, the layer is whole
         except FileExistsError:
             raise Conflict(f"a volume {name} is there already", volume=name) from None
         except OSError as error:

@@ -1,0 +1,1 @@
+"""What was acknowledged survives a power cut at any moment: `make powercut`."""
