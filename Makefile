@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 KEEPER := src/sandlot/_bin/sandlot-keeper
+ATTEMPT := src/sandlot/_bin/sandlot-attempt
 KEEPER_ASAN := guest/build/sandlot-keeper-asan
 GUEST_SOURCES := $(shell find guest -path guest/build -prune -o -type f -print 2>/dev/null)
 
@@ -23,10 +24,10 @@ SAY := printf '%-10s%s\n'
 help: ## list the verbs
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
 
-setup: $(VENV)/.installed $(KEEPER) ## make .venv, install what is locked, build the guest program
+setup: $(VENV)/.installed $(KEEPER) $(ATTEMPT) ## make .venv, install what is locked, build the guest program
 	@:
 
-guest: $(KEEPER) ## build the guest program and put it into the package
+guest: $(KEEPER) $(ATTEMPT) ## build the guest program and put it into the package
 	@:
 
 demo: setup ## show a sandbox at work: write, run, try to get out, come back after a restart
@@ -109,15 +110,17 @@ $(VENV)/.locked: requirements/dev.txt | $(VENV)/bin/python
 	@$(PIP) install --require-hashes -r requirements/dev.txt
 	@touch $@
 
-$(VENV)/.installed: pyproject.toml setup.py $(VENV)/.locked | $(KEEPER)
+$(VENV)/.installed: pyproject.toml setup.py $(VENV)/.locked | $(KEEPER) $(ATTEMPT)
 	@$(SAY) install 'sandlot, editable'
 	@$(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@
 
-$(KEEPER): $(GUEST_SOURCES) | debian
+$(KEEPER) $(ATTEMPT) &: $(GUEST_SOURCES) | debian
 	@command -v cc >/dev/null || command -v gcc >/dev/null || { \
 		echo 'no C compiler: install gcc and libc6-dev, then run make guest'; exit 1; }
 	@$(SAY) guest 'compiling'
 	@$(MAKE) --silent --no-print-directory -C guest
 	@mkdir -p $(@D)
-	@cp guest/build/$(@F) $@.new && mv $@.new $@
+	@for program in $(KEEPER) $(ATTEMPT); do \
+		cp guest/build/$${program##*/} $$program.new && mv $$program.new $$program; \
+	done

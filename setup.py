@@ -11,8 +11,9 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).parent
-BUILT = HERE / "guest" / "build" / "sandlot-keeper"
-PACKAGED = HERE / "src" / "sandlot" / "_bin" / "sandlot-keeper"
+BUILT = HERE / "guest" / "build"
+PACKAGED = HERE / "src" / "sandlot" / "_bin"
+PROGRAMS = ("sandlot-keeper", "sandlot-attempt")
 
 NO_COMPILER = (
     "no C compiler: the wheel is built without the guest program; this install can talk to servers but not run "
@@ -28,18 +29,19 @@ def build_guest() -> None:
     # Flags of an outer make name its job server, which this one cannot reach.
     environment = {name: value for name, value in os.environ.items() if name not in {"MAKEFLAGS", "MFLAGS"}}
     subprocess.run(["make", "-C", str(HERE / "guest")], check=True, env=environment)
-    PACKAGED.parent.mkdir(exist_ok=True)
-    # Replaced, not overwritten: the kernel refuses to write into a program that runs.
-    fresh = PACKAGED.with_name(PACKAGED.name + ".new")
-    shutil.copy(BUILT, fresh)
-    fresh.replace(PACKAGED)
+    PACKAGED.mkdir(exist_ok=True)
+    for name in PROGRAMS:
+        # Replaced, not overwritten: the kernel refuses to write into a program that runs.
+        fresh = PACKAGED / f"{name}.new"
+        shutil.copy(BUILT / name, fresh)
+        fresh.replace(PACKAGED / name)
 
 
 class WithGuest(Distribution):
     """A package that holds the program is for one kind of machine, as if it had an extension module."""
 
     def has_ext_modules(self) -> bool:
-        return PACKAGED.exists()
+        return (PACKAGED / PROGRAMS[0]).exists()
 
 
 class BuildWithGuest(build_py):

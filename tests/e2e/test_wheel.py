@@ -14,8 +14,12 @@ import pytest
 from tests.unit.sdk.stage import environment
 
 ROOT = Path(__file__).parents[2]
-SOURCE = ("src", "guest/src", "guest/Makefile", "setup.py", "pyproject.toml", "README.md", "LICENSE", "Makefile")
+SOURCE = (
+    *("src", "guest/src", "guest/attack", "guest/Makefile"),
+    *("setup.py", "pyproject.toml", "README.md", "LICENSE", "Makefile"),
+)
 GUEST = "sandlot/_bin/sandlot-keeper"
+ATTEMPT = "sandlot/_bin/sandlot-attempt"
 BUILD_S = 60
 # What a user does first, whichever runtime his machine has.
 FIRST_USE = """
@@ -86,7 +90,7 @@ def test_make_wheel_puts_the_guest_inside(tmp_path: Path) -> None:
     assert "-py3-none-linux_" in wheel.name, "for one kind of machine, and any Python"
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-        assert {GUEST, "sandlot/py.typed", "sandlot/sdk/sync.py"} <= names
+        assert {GUEST, ATTEMPT, "sandlot/py.typed", "sandlot/sdk/sync.py"} <= names
         assert archive.getinfo(GUEST).external_attr >> 16 & 0o111, "it can be run"
         assert not [name for name in names if name.startswith(("tests", "tools"))]
     ran = first_use(install(wheel, tmp_path / "venv"), tmp_path / "data")

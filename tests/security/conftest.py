@@ -2,31 +2,19 @@
 
 import secrets
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from sandlot.attack.arena import load_program
 from tests.security.stage import Stage
-from tests.security.syscalls import numbers
 
 
 @pytest.fixture(scope="session")
-def attempt_program(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """attempt.c, compiled."""
-    known = numbers()
-    if not known or not shutil.which("gcc"):
-        pytest.skip("needs gcc and the kernel's headers for x86_64")
-    folder = tmp_path_factory.mktemp("attempt")
-    (folder / "names.h").write_text("".join(f'{{"{name}", {number}}},\n' for name, number in known.items()))
-    source = Path(__file__).parent / "attempt.c"
-    subprocess.run(
-        ["gcc", "-O1", "-Wall", "-Werror", "-static", f"-I{folder}", "-o", folder / "attempt", source], check=True
-    )
-    program = (folder / "attempt").read_bytes()
-    shutil.rmtree(folder)
-    return program
+def attempt_program() -> bytes:
+    """guest/attack/attempt.c, compiled."""
+    return load_program()
 
 
 @pytest.fixture(scope="module")

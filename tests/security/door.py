@@ -1,16 +1,14 @@
 """The file verbs as plain functions, and what must never change outside of a session."""
 
-import os
 import secrets
 import shutil
-import stat
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
+from sandlot.attack.bait import Sentinel
 from sandlot.host.service import SandboxHostService
 from sandlot.model import (
     DirectoryMake,
@@ -26,7 +24,6 @@ from tests.security.stage import Stage
 
 NEW = b"new content\n"
 SIZE_BYTES = 54321
-MODIFIED = 1_000_000_007
 
 
 async def pieces(*content: bytes) -> AsyncIterator[bytes]:
@@ -106,55 +103,6 @@ def _made(door: Door) -> str:
     return name
 
 
-class Mark(NamedTuple):
-    """What can be told of one file of the host."""
-
-    content: bytes
-    mode: int
-    uid: int
-    modified_ns: int
-
-
-class Sentinel:
-    """A directory of the host that no session may reach, and what it looked like at first."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.secret = secrets.token_bytes(16)
-        (folder / "sub" / "below").mkdir(parents=True)
-        for name in ("secret", "f", "g", "sub/f", "sub/below/f"):
-            file = folder / name
-            file.write_bytes(self.secret * 100)
-            file.chmod(0o666)
-            os.utime(file, (MODIFIED, MODIFIED))
-        # Open to everyone: nothing but the walls keeps a session out.
-        for path in (folder, folder / "sub", folder / "sub" / "below"):
-            path.chmod(0o777)
-            os.utime(path, (MODIFIED, MODIFIED))
-        self.before = self.look()
-
-    def look(self) -> dict[str, Mark]:
-        found: dict[str, Mark] = {}
-        for path in (self.folder, *sorted(self.folder.rglob("*"))):
-            status = path.lstat()
-            content = path.read_bytes() if stat.S_ISREG(status.st_mode) else b""
-            found[str(path)] = Mark(content, status.st_mode, status.st_uid, status.st_mtime_ns)
-        return found
-
-    def check(self) -> None:
-        assert self.look() == self.before
-
-    def is_told_by(self, answer: object) -> bool:
-        """Whether an answer of a verb knows something of the directory."""
-        if isinstance(answer, bytes):
-            return self.secret in answer
-        if isinstance(answer, FileInfo):
-            return answer.modified == MODIFIED
-        if isinstance(answer, list):
-            return any(isinstance(one, FileInfo) and self.is_told_by(one) for one in answer)  # pyright: ignore[reportUnknownVariableType]
-        return False
-
-
 @contextmanager
 def outside(name: str) -> Generator[Sentinel]:
     """Such a directory, where users of any number could walk to it. What pytest gives is closed to them."""
@@ -164,7 +112,7 @@ def outside(name: str) -> Generator[Sentinel]:
         (above / name).mkdir()
         sentinel = Sentinel(above / name)
         yield sentinel
-        sentinel.check()
+        assert sentinel.is_untouched()
     finally:
         shutil.rmtree(above)
 

@@ -6,10 +6,7 @@ import subprocess
 
 import pytest
 
-from sandlot.config.settings import load
-from sandlot.model import CallRequest
-from tests.security import bpf
-from tests.security.golden import (
+from sandlot.attack.golden import (
     FAMILIES_ALLOWED,
     LAST_KNOWN,
     NAMESPACE_FLAGS,
@@ -18,7 +15,10 @@ from tests.security.golden import (
     TERMINAL_REQUESTS_REFUSED,
     refused_names,
 )
-from tests.security.rows import ATTEMPT
+from sandlot.attack.rows import ATTEMPT
+from sandlot.config.settings import load
+from sandlot.model import CallRequest
+from tests.security import bpf
 from tests.security.stage import ROOT, USER, Stage
 from tests.security.syscalls import numbers
 

@@ -20,7 +20,8 @@ MAY_IMPORT = {
     "contracts": {"model", "contracts"},
     "conformance": {"model", "contracts", "conformance"},
     "sandlot": {"model", "contracts", "sdk"},
-    **{entry: SHARED | ENTRIES | {"wiring", "conformance", "sandlot"} for entry in ENTRIES},
+    "attack": {"model", "contracts", "attack"},
+    **{entry: SHARED | ENTRIES | {"wiring", "conformance", "attack", "sandlot"} for entry in ENTRIES},
 }
 
 

@@ -24,6 +24,7 @@ VERBS: Mapping[str, str] = {
     "kill": "Destroy sessions: everything that runs in them ends, their files are removed",
     "recover": "Bring a failed session back: its files as they were left, with nothing running in it",
     "doctor": "Tell what this machine can do, and what to do about what it cannot",
+    "attack": "Try to break out of sessions of this machine, in every way that is known, and tell what held",
     "demo": "Show a sandbox at work, step by step, with times",
     "completion": "Print a script that lets a shell complete verbs, options and session ids",
 }

@@ -51,6 +51,7 @@ from sandlot.model import (
     Turn,
     TurnRequest,
     Unavailable,
+    check_id,
     limits,
 )
 
@@ -270,7 +271,7 @@ class SandboxHostService:
         return await self._turns.list_snapshots(session_id)
 
     async def delete_snapshot(self, session_id: str, name: str) -> None:
-        await self._turns.delete_snapshot(session_id, name)
+        await self._turns.delete_snapshot(session_id, check_id("snapshot", name))
 
     async def turn_complete(self, request: TurnRequest) -> Turn:
         return await self._turns.turn_complete(request)

@@ -1,7 +1,6 @@
 """What /proc and the environment of a process must not tell or take."""
 
-from tests.security.rows import ATTEMPT, Row, attempt
-from tests.security.stage import ROOT, USER
+from sandlot.attack.rows import ATTEMPT, ROOT, USER, Row, attempt
 
 _UNDUMPABLE = "pid 1 is undumpable and its memory belongs to the initial user namespace"
 _READ_ONLY = "/proc/sys is mounted read-only"
@@ -11,7 +10,7 @@ _SECRET_LINKS = ("root", "cwd", "exe", "ns/mnt", "ns/user", "ns/net", "ns/pid", 
 _SECRET_FOLDERS = ("fd", "ns", "fdinfo", "map_files", "task/1/fd")
 _SETTINGS = ("comm", "oom_score_adj", "coredump_filter", "clear_refs", "uid_map", "setgroups", "sched", "mem")
 
-_PID_ONE = (
+PID_ONE = (
     # An open can pass where the read behind it does not, so both are done.
     *(
         Row(
@@ -68,7 +67,7 @@ _SYSTEM_SETTINGS = (
     "user/max_user_namespaces",
 )
 
-_SYSTEM = (
+SYSTEM = (
     *(
         Row(
             f"write {name}",
@@ -126,7 +125,7 @@ print(*sorted(set(open_for_writing) - {'/proc/mounts'}))
     ),
 )
 
-_NEIGHBOURS = (
+NEIGHBOURS = (
     Row(
         "processes in /proc",
         "print(*sorted({open(f'/proc/{pid}/comm').read().strip() for pid in os.listdir('/proc') if pid.isdigit()}))",
@@ -162,7 +161,7 @@ for path in glob.glob('/proc/[0-9]*/*'):
     ),
 )
 
-_OWN = (
+OWN = (
     Row(
         "variables",
         "env | cut -d= -f1 | sort | xargs",
@@ -201,5 +200,3 @@ _OWN = (
         (ROOT, USER),
     ),
 )
-
-ROWS = (*_PID_ONE, *_SYSTEM, *_NEIGHBOURS, *_OWN)

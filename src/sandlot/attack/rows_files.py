@@ -1,14 +1,13 @@
 """Files of the host and of others, device nodes, attributes, and what setuid gives."""
 
-from tests.security.rows import ATTEMPT, Row, attempt
-from tests.security.stage import ROOT, USER
+from sandlot.attack.rows import ATTEMPT, ROOT, USER, Row, attempt
 
 _ABSENT = "no mount of the session holds that file"
 _NO_DEVICES = "device nodes need CAP_MKNOD in the initial user namespace"
 _GOLDEN_CAPABILITIES = "00000000a80405fb"
 _NONE = "0000000000000000"
 
-_HOST = (
+HOST = (
     attempt("file of the host", "open @%marker% 0", "ENOENT", _ABSENT),
     attempt("file of the host by the own root", "open @/proc/self/root%marker% 0", "ENOENT", _ABSENT),
     attempt("file of the host by climbing", f"open @{'../' * 40}%marker% 0", "ENOENT", _ABSENT),
@@ -29,7 +28,7 @@ _HOST = (
     ),
 )
 
-_OWNERS = (
+OWNERS = (
     attempt(
         "give a file to the host's root", "chown @/workspace/mine 0xfffffffe 0", "EINVAL", "the id map has no such id"
     ),
@@ -42,7 +41,7 @@ _OWNERS = (
     attempt("files of nobody", "chmod @/dev/null 0600", "EROFS", "/dev is read-only", (ROOT,)),
 )
 
-_NODES = (
+NODES = (
     *(
         attempt(f"node {name}", f"mknod @/workspace/node {mode} {device}", "EPERM", _NO_DEVICES)
         for name, mode, device in (
@@ -73,7 +72,7 @@ _NODES = (
     ),
 )
 
-_ATTRIBUTES = (
+ATTRIBUTES = (
     *(
         Row(
             f"attribute {name}",
@@ -125,7 +124,7 @@ def _report(bounding: str, effective: str) -> str:
 _SHOW = "grep -E '^(Cap|NoNewPrivs|Seccomp:)' /proc/self/status | tr -d '\\t' | xargs"
 _BOUNDED = "thirteen capabilities are left in the bounding set, and nothing adds to it"
 
-_POWERS = (
+POWERS = (
     Row("powers of root", _SHOW, _report(_GOLDEN_CAPABILITIES, _GOLDEN_CAPABILITIES), _BOUNDED, (ROOT,)),
     Row("powers of a user", _SHOW, _report(_GOLDEN_CAPABILITIES, _NONE), "a user has none", (USER,)),
     Row(
@@ -157,5 +156,3 @@ _POWERS = (
         "root of the session is an ordinary high id of the host",
     ),
 )
-
-ROWS = (*_HOST, *_OWNERS, *_NODES, *_ATTRIBUTES, *_POWERS)

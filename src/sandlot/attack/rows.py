@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from sandlot.model import CallRequest, TerminalSize
-from tests.conftest import Ran
-from tests.security.stage import ROOT, USER
 
-ATTEMPT = "/usr/local/bin/attempt"  # attempt.c, as the session sees it
+ROOT = "root"
+USER = "user"
+ATTEMPT = "/usr/local/bin/attempt"  # guest/attack/attempt.c, as the session sees it
 
 NO_FACTS: Mapping[str, str] = MappingProxyType({})
+ROW_TIMEOUT_S = 60.0
 
 PRELUDE = """
 import ctypes, errno, os, socket, stat, struct, sys
@@ -24,7 +25,7 @@ def tell(act):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`script` and `seen` may name facts of the host as %marker%; `facts.py` knows them."""
+    """`script` and `seen` may name facts of the host as %marker%; `bait.py` knows them."""
 
     name: str
     script: str
@@ -40,15 +41,17 @@ class Row:
             session,
             ("python3", "-c", PRELUDE + script) if self.python else ("sh", "-c", script),
             user=user,
-            timeout_s=20,
+            timeout_s=ROW_TIMEOUT_S,
             terminal=TerminalSize() if self.terminal else None,
         )
 
-    def check(self, ran: Ran, facts: Mapping[str, str] = NO_FACTS) -> None:
-        said = ran.stdout.decode().replace("\r\n", "\n").strip()
-        assert said == fill(self.seen, facts), f"{self.reason}: {ran}"
+    def wrong(self, stdout: bytes, stderr: bytes, facts: Mapping[str, str] = NO_FACTS) -> str:
+        """What is wrong with what was seen; empty when the defence held."""
+        said = stdout.decode(errors="replace").replace("\r\n", "\n").strip()
+        if said != fill(self.seen, facts):
+            return f"{self.reason}; yet it said {said[:200]!r} {stderr[-200:]!r}"
         # Silence proves something only when the script went through.
-        assert self.seen or not ran.stderr, ran
+        return "" if self.seen or not stderr else f"it could not be tried: {stderr[-200:]!r}"
 
 
 def fill(text: str, facts: Mapping[str, str]) -> str:

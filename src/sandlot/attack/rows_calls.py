@@ -1,7 +1,6 @@
 """System calls that must not get through."""
 
-from tests.security.rows import Row, attempt
-from tests.security.stage import ROOT, USER
+from sandlot.attack.rows import ROOT, USER, Row, attempt
 
 _FILTER = "the filter refuses {}"
 _NO_ADMIN = "CAP_SYS_ADMIN is not in the bounding set"
@@ -18,7 +17,7 @@ _NAMESPACES = {
 }
 _NEW_USER = 0x10000000
 
-_MOUNTS = (
+MOUNTS = (
     attempt("mount", "mount @none @/mnt @tmpfs 0 0", "EPERM", _FILTER.format("mount")),
     attempt("bind mount", "mount @/etc @/mnt @ 0x1000 0", "EPERM", _FILTER.format("mount")),
     attempt("remount read-write", "mount @none @/dev @ 0x20 0", "EPERM", _FILTER.format("mount")),
@@ -33,7 +32,7 @@ _MOUNTS = (
     Row("the program mount", "mount -t tmpfs none /mnt 2>/dev/null || echo refused", "refused", _NO_ADMIN),
 )
 
-_NEW_NAMESPACES = (
+NEW_NAMESPACES = (
     Row("unshare -Ur", "unshare -Ur true 2>/dev/null || echo refused", "refused", _FILTER.format("unshare")),
     attempt("unshare user", f"unshare {_NEW_USER}", "EPERM", _FILTER.format("unshare")),
     attempt("clone new user", f"old-clone {_NEW_USER}", "EPERM", _FILTER.format("clone with namespace flags")),
@@ -75,9 +74,9 @@ _REFUSED = (
     "pidfd_getfd lookup_dcookie move_pages migrate_pages mbind set_mempolicy vhangup fspick fsmount lsm_list_modules"
 )
 
-_KERNEL = tuple(attempt(name, name, "EPERM", _FILTER.format(name)) for name in _REFUSED.split())
+KERNEL = tuple(attempt(name, name, "EPERM", _FILTER.format(name)) for name in _REFUSED.split())
 
-_CAPABILITIES = (
+CAPABILITIES = (
     attempt("sethostname", "sethostname @x 1", "EPERM", _NO_ADMIN),
     attempt("setdomainname", "setdomainname @x 1", "EPERM", _NO_ADMIN),
     Row(
@@ -100,7 +99,7 @@ _CAPABILITIES = (
     ),
 )
 
-_PID_ONE = (
+PID_ONE = (
     attempt(
         "ptrace attach", "ptrace 16 1 0 0", "EPERM", "pid 1 is undumpable and its memory is the initial namespace's"
     ),
@@ -112,7 +111,7 @@ _PID_ONE = (
     attempt("priority of pid 1", "setpriority 0 1 1", "EPERM", "the filter guards pid 1: no slowing it down"),
 )
 
-_ENTRIES = (
+ENTRIES = (
     Row(
         "32-bit entry",
         "said=$(/usr/local/bin/attempt old-entry 20); case $said in ENOSYS|'no such entry') echo refused;; esac",
@@ -122,7 +121,7 @@ _ENTRIES = (
     Row("x32 entry", "/usr/local/bin/attempt sweep 0x40000027", "0x40000027 ENOSYS", "x32 numbers are above the last"),
 )
 
-_TERMINALS = (
+TERMINALS = (
     Row("TIOCSTI", "/usr/local/bin/attempt terminal 0x5412", "EPERM", _FILTER.format("TIOCSTI"), terminal=True),
     Row("TIOCLINUX", "/usr/local/bin/attempt terminal 0x541c", "EPERM", _FILTER.format("TIOCLINUX"), terminal=True),
 )
@@ -137,7 +136,7 @@ _FAMILIES = {
     "AF_CAN": 29,
 }
 
-_SOCKETS = (
+SOCKETS = (
     *(
         attempt(
             name, f"socket {family} 3 0", "EAFNOSUPPORT", "the filter lets four families pass, this is none of them"
@@ -146,15 +145,4 @@ _SOCKETS = (
     ),
     attempt("raw socket", "socket 2 3 1", "EPERM", "CAP_NET_RAW is not in the bounding set"),
     attempt("raw socket, version 6", "socket 10 3 58", "EPERM", "CAP_NET_RAW is not in the bounding set"),
-)
-
-ROWS = (
-    *_MOUNTS,
-    *_NEW_NAMESPACES,
-    *_KERNEL,
-    *_CAPABILITIES,
-    *_PID_ONE,
-    *_ENTRIES,
-    *_TERMINALS,
-    *_SOCKETS,
 )

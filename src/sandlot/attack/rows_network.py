@@ -1,7 +1,6 @@
 """Addresses and sockets that must not be reached. Only documentation ranges are tried: there is no route."""
 
-from tests.security.rows import Row
-from tests.security.stage import ROOT, USER
+from sandlot.attack.rows import ROOT, USER, Row
 
 _OWN_NETWORK = "a network namespace with nothing but its own loopback"
 _ADDRESSES = ("198.18.0.1", "198.19.255.254", "192.0.2.1")
@@ -15,7 +14,7 @@ def _connect(
     )
 
 
-ROWS = (
+NETWORK = (
     _connect("loopback of the host", "AF_INET", "('127.0.0.1', %host_port%)", "ECONNREFUSED", _OWN_NETWORK),
     _connect("all addresses of the host", "AF_INET", "('0.0.0.0', %host_port%)", "ECONNREFUSED", _OWN_NETWORK),
     _connect("loopback of another session", "AF_INET", "('127.0.0.1', %other_port%)", "ECONNREFUSED", _OWN_NETWORK),
