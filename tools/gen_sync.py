@@ -176,10 +176,12 @@ def write_body(node: ast.FunctionDef | ast.AsyncFunctionDef, owner: ast.ClassDef
     if "property" in marks:
         value = f"self._inner.{node.name}"
         return f"return {TYPES[returns]}.of({value})" if returns in TYPES else f"return {value}"
+    if "classmethod" in marks and returns.startswith("AsyncGenerator"):
+        return f"return _iterate(client or default_client(), {owner.name}.{call})"
     if "classmethod" in marks:
         run = f"(client or default_client()).portal.run({owner.name}.{call})"
         return f"return cls.of({run})" if returns == "Self" else f"return {run}"
-    if "iterate_in_portal" in marks:
+    if "iterate_in_portal" in marks or returns.startswith("AsyncGenerator"):
         return f"return _iterate(self._inner.client, self._inner.{call})"
     run = f"self._inner.client.portal.run(self._inner.{call})"
     if returns == "None":

@@ -21,6 +21,7 @@ VERBS: Mapping[str, str] = {
     "snapshot": "Take a snapshot of a session's files under a name, list them, or delete one",
     "ls": "List sessions, oldest first",
     "show": "Tell all about one session and its calls",
+    "events": "Tell what has happened to sessions, and go on telling with -f",
     "kill": "Destroy sessions: everything that runs in them ends, their files are removed",
     "recover": "Bring a failed session back: its files as they were left, with nothing running in it",
     "doctor": "Tell what this machine can do, and what to do about what it cannot",

@@ -1,6 +1,6 @@
 """The verbs: protocols only."""
 
-from sandlot.contracts.host import Calls, CallStream, Files, FileStream, Host, Sessions, Snapshots, Upkeep
+from sandlot.contracts.host import Calls, CallStream, Events, Files, FileStream, Host, Sessions, Snapshots, Upkeep
 from sandlot.contracts.runtime import (
     Group,
     Guest,
@@ -18,6 +18,7 @@ from sandlot.contracts.storage import Points, Storage, Taken, Volume, Volumes
 __all__ = [
     "CallStream",
     "Calls",
+    "Events",
     "FileStream",
     "Files",
     "Group",

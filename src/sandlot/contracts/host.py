@@ -13,6 +13,8 @@ from sandlot.model import (
     Change,
     DiffRequest,
     DirectoryMake,
+    Event,
+    EventFilter,
     FileInfo,
     FileList,
     FileRead,
@@ -220,7 +222,19 @@ class Upkeep(Protocol):
         ...
 
 
-class Host(Sessions, Calls, Files, Snapshots, Upkeep, Protocol):
+class Events(Protocol):
+    def events(self, request: EventFilter) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
+        """What has happened to sessions, oldest first, those that are gone included. An event is durable together with
+        the change that it tells; one of a creation that could not be finished is followed by `destroyed`. Where events
+        are missing, because the ones asked for are too old or a power cut took them, one of the kind `gap` says so.
+
+        Entering raises InvalidArgument for an offset that was never given. Following raises Unavailable when the host
+        is closed.
+        """
+        ...
+
+
+class Host(Sessions, Calls, Files, Snapshots, Upkeep, Events, Protocol):
     async def capabilities(self) -> frozenset[Capability]:
         """What a session made with defaults can do here."""
         ...

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 from sandlot.host.journal import Journal
 from sandlot.host.repeats import Verb
-from sandlot.model import ChangeCounts, ForkRequest, Snapshot, SnapshotKind
+from sandlot.model import ChangeCounts, EventKind, ForkRequest, Snapshot, SnapshotKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class History:
             db.execute("INSERT INTO snapshots VALUES (?,?,?,?,?,?,?,?,?)", _snapshot_values(row))
             sql = "UPDATE sessions SET volume_state = ?, head = ?, changing = '' WHERE session_id = ?"
             db.execute(sql, (volume_state, row.name, row.session_id))
-            _write_turn(db, turn)
+            self._write_turn(db, turn)
             verb, answer = (Verb.TURN, str(turn.number)) if turn else (Verb.SNAPSHOT, row.name)
             _write_answer(db, verb, row.session_id, request_id, answer)
 
@@ -68,7 +68,7 @@ class History:
         """A turn without a snapshot."""
 
         def write(db: sqlite3.Connection) -> None:
-            _write_turn(db, turn)
+            self._write_turn(db, turn)
             _write_answer(db, Verb.TURN, turn.session_id, request_id, str(turn.number))
 
         await self._journal.transact(write, full=True)
@@ -91,6 +91,7 @@ class History:
                 db.execute(sql, (to.session_id, to.last_process_id))
                 sql = "UPDATE sessions SET forgotten = ? WHERE session_id = ?"
                 db.execute(sql, (calls_until, to.session_id))
+            self._journal.events.write(db, to.session_id, EventKind.ROLLED_BACK, to.name)
 
         await self._journal.transact(write, full=True)
 
@@ -156,20 +157,21 @@ class History:
         def write(db: sqlite3.Connection) -> None:
             sql = "UPDATE sessions SET changing = '' WHERE session_id = ?"
             db.executemany(sql, [(session_id,) for session_id in made])
+            self._journal.events.write(db, request.session_id, EventKind.FORKED, " ".join(made))
             _write_answer(db, Verb.FORK, request.session_id, request.request_id, ",".join(made))
 
         await self._journal.transact(write, full=True)
 
+    def _write_turn(self, db: sqlite3.Connection, turn: TurnRow | None) -> None:
+        if turn is None:
+            return
+        values = (turn.session_id, turn.number, turn.closed, turn.snapshot, turn.first_process_id, turn.last_process_id)
+        db.execute("INSERT INTO turns VALUES (?,?,?,?,?,?,NULL)", values)
+        db.execute("UPDATE sessions SET last_turn = ? WHERE session_id = ?", (turn.number, turn.session_id))
+        self._journal.events.write(db, turn.session_id, EventKind.TURN, str(turn.number))
+
     async def _run(self, sql: str, values: tuple[object, ...], *, full: bool) -> None:
         await self._journal.transact(lambda db: db.execute(sql, values), full=full)
-
-
-def _write_turn(db: sqlite3.Connection, turn: TurnRow | None) -> None:
-    if turn is None:
-        return
-    values = (turn.session_id, turn.number, turn.closed, turn.snapshot, turn.first_process_id, turn.last_process_id)
-    db.execute("INSERT INTO turns VALUES (?,?,?,?,?,?,NULL)", values)
-    db.execute("UPDATE sessions SET last_turn = ? WHERE session_id = ?", (turn.number, turn.session_id))
 
 
 def _write_answer(db: sqlite3.Connection, verb: Verb, session_id: str, request_id: str | None, answer: str) -> None:

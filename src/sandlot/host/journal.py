@@ -15,11 +15,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from sandlot.host.event_rows import EventCopy, EventRows, note_boot
 from sandlot.host.schema import VERSION, statements
 from sandlot.model import (
     CallRecord,
     CallResult,
     CallState,
+    EventKind,
     LimitHit,
     SandlotError,
     SessionState,
@@ -53,6 +55,8 @@ class SessionRow:
     last_turn: int = 0  # the last number that was given to a turn
     changing: str = ""  # what was begun with its root and not finished
     forgotten: int = 0  # the newest call that a rollback may have removed: numbers up to it are not given again
+    paused_at: float = 0.0  # 0: it is not paused
+    active_at: float = 0.0  # when something was last done in it, as far as that was written down
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,9 @@ class Journal:
         self._ended: list[tuple[CallRow, Callable[[], None]]] = []
         self._flush: asyncio.TimerHandle | None = None
         self._opened: asyncio.Future[None] = self._loop.create_future()
+        self._copy = EventCopy(path.with_name("events.jsonl"))
+        self.events = EventRows()  # for work in a transaction
+        self.on_events: Callable[[], None] | None = None  # called on the loop, after the commit
 
     async def open(self) -> None:
         """Raises JournalError when the file is not ours or of a later version."""
@@ -108,17 +115,32 @@ class Journal:
         """Begins at once; durable when the future is done."""
         values = [str(value) if isinstance(value, SessionState) else value for value in _values(row)]
         marks = ",".join("?" * len(values))
-        return self._begin(lambda db: db.execute(f"INSERT INTO sessions VALUES ({marks})", values), full=True)
 
-    async def set_state(self, session_id: str, state: SessionState, reason: str = "") -> None:
-        """Durable when it returns."""
-        sql = "UPDATE sessions SET state = ?, reason = ? WHERE session_id = ?"
-        await self._do(lambda db: db.execute(sql, (str(state), reason, session_id)), full=True)
+        def add(db: sqlite3.Connection) -> None:
+            db.execute(f"INSERT INTO sessions VALUES ({marks})", values)
+            self.events.write(db, row.session_id, EventKind.CREATED, row.origin or row.template)
+
+        return self._begin(add, full=True)
+
+    async def set_state(
+        self, session_id: str, state: SessionState, reason: str = "", event: EventKind | None = None
+    ) -> None:
+        """Durable when it returns. The event has the reason for its detail; where nothing changes there is none."""
+        sql = "UPDATE sessions SET state = ?, reason = ? WHERE session_id = ? AND (state != ? OR reason != ?)"
+
+        def write(db: sqlite3.Connection) -> None:
+            changed = db.execute(sql, (str(state), reason, session_id, str(state), reason)).rowcount
+            if changed and event is not None:
+                self.events.write(db, session_id, event, reason)
+
+        await self._do(write, full=True)
 
     async def remove_session(self, session_id: str) -> None:
         self._flush_now()  # or a late record would outlive its session
 
         def remove(db: sqlite3.Connection) -> None:
+            if db.execute("SELECT 1 FROM sessions WHERE session_id = ?", (session_id,)).fetchone():
+                self.events.write(db, session_id, EventKind.DESTROYED)
             for table in ("calls", "snapshots", "turns", "answers", "sessions"):
                 db.execute(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
 
@@ -245,9 +267,11 @@ class Journal:
             wrapped = error if isinstance(error, JournalError) else JournalError(f"journal {self._path}: {error}")
             self._tell(self._opened.set_exception, wrapped)
             return
+        self._copy.append(db, ())
         self._tell(self._opened.set_result, None)
         while self._batch(db):
             pass
+        self._copy.close()
         db.close()
 
     def _batch(self, db: sqlite3.Connection) -> bool:
@@ -259,13 +283,17 @@ class Journal:
             except queue.Empty:
                 break
         todo = [item for item in items if item is not None]
-        told = _transact(db, todo)
+        told = _transact(db, todo, self.events)
         if isinstance(told, sqlite3.Error):
             # One that does not fit must not take the others with it.
-            told = [one for item in todo for one in _alone(db, item)]
+            told = [one for item in todo for one in _alone(db, item, self.events)]
         for done, value, error in told:
             if done:
                 self._tell(done, value, error)
+        if written := self.events.take():
+            if self.on_events:
+                self._tell(self.on_events)
+            self._copy.append(db, written)
         return items[-1] is not None
 
 
@@ -273,22 +301,24 @@ _Item = tuple[_Work, bool, _Done | None]
 _Told = tuple[_Done | None, Any, BaseException | None]
 
 
-def _transact(db: sqlite3.Connection, items: list[_Item]) -> list[_Told] | sqlite3.Error:
+def _transact(db: sqlite3.Connection, items: list[_Item], events: EventRows) -> list[_Told] | sqlite3.Error:
     """All of it in one transaction, or the error that prevented that."""
+    before = events.count
     try:
         db.execute(f"PRAGMA synchronous = {'FULL' if any(full for _work, full, _done in items) else 'NORMAL'}")
         db.execute("BEGIN IMMEDIATE")
-        told = [(done, *_attempt(db, work)) for work, _full, done in items]
+        told = [(done, *_attempt(db, work, events)) for work, _full, done in items]
         db.execute("COMMIT")
     except sqlite3.Error as error:
+        events.forget_from(before)
         if db.in_transaction:
             db.execute("ROLLBACK")
         return error
     return told
 
 
-def _alone(db: sqlite3.Connection, item: _Item) -> list[_Told]:
-    told = _transact(db, [item])
+def _alone(db: sqlite3.Connection, item: _Item, events: EventRows) -> list[_Told]:
+    told = _transact(db, [item], events)
     if isinstance(told, sqlite3.Error):
         return [
             (item[2], None, JournalError(f"the journal cannot be written: {told}", next_step="free space on its disk"))
@@ -312,14 +342,16 @@ def _ended_values(row: CallRow) -> tuple[Any, ...]:
     return (*head, json.dumps(record.argv), json.dumps(asdict(record.result)), row.output, row.output is None)
 
 
-def _attempt(db: sqlite3.Connection, work: _Work) -> tuple[Any, BaseException | None]:
+def _attempt(db: sqlite3.Connection, work: _Work, events: EventRows) -> tuple[Any, BaseException | None]:
     """One piece of work of a batch: its failure is its own, unless it is the disk's."""
+    before = events.count
     db.execute("SAVEPOINT work")
     try:
         value = work(db)
     except sqlite3.OperationalError:
         raise
     except Exception as error:  # noqa: BLE001 - the root of a thread: one bad value must not end it for all
+        events.forget_from(before)
         db.execute("ROLLBACK TO work")
         db.execute("RELEASE work")
         return None, error
@@ -350,6 +382,7 @@ def _open(path: Path) -> sqlite3.Connection:
     for statement in statements(version):
         db.execute(statement)
     db.execute("INSERT OR REPLACE INTO meta VALUES ('version', ?)", (str(VERSION),))
+    note_boot(db)
     db.execute("COMMIT")
     return db
 

@@ -26,6 +26,7 @@ from sandlot.model import (
     BUILTIN,
     Capability,
     DeadlineExceeded,
+    EventKind,
     InvalidArgument,
     MaxSessionsReached,
     NotFound,
@@ -150,11 +151,14 @@ class Lifecycle:
         more = len(found) > len(page)
         return SessionPage(tuple(session.info() for session in page), str(page[-1].row.serial) if more else None)
 
-    async def destroy(self, session_id: str) -> None:
+    async def destroy(self, session_id: str, event: EventKind | None = None) -> None:
+        """The event tells why, when it was not asked for."""
         session = self.find(session_id)
         task = self._destroying.get(session_id)
         if task is None:
-            task = asyncio.get_running_loop().create_task(self.finish_destroy(session), name=f"destroy {session_id}")
+            task = asyncio.get_running_loop().create_task(
+                self.finish_destroy(session, event), name=f"destroy {session_id}"
+            )
             self._destroying[session_id] = task
             task.add_done_callback(lambda _task: self._destroying.pop(session_id, None))
         try:
@@ -327,14 +331,14 @@ class Lifecycle:
     def _storage(self, session: Session) -> Storage:
         return self._parts.storages[session.row.storage]
 
-    async def finish_destroy(self, session: Session) -> None:
+    async def finish_destroy(self, session: Session, event: EventKind | None = None) -> None:
         """All steps of it, or those that an earlier engine did not come to."""
         if session.recovering is not None:  # bounded, and two who start and end one guest would not hear of each other
             await asyncio.wait([session.recovering])
         row = session.row
         if row.state is not SessionState.DESTROYING:
             session.set_state(transition(row.session_id, row.state, SessionEvent.DESTROY))
-            await self._journal.set_state(row.session_id, SessionState.DESTROYING)
+            await self._journal.set_state(row.session_id, SessionState.DESTROYING, event=event)
         await failpoints.reach("destroy: marked")
         for live in tuple(session.live.values()):
             live.on_lost("the session was destroyed")
@@ -363,7 +367,7 @@ class Lifecycle:
 
     async def record_failure(self, session: Session, reason: str) -> None:
         session.note_calls()
-        await self._journal.set_state(session.row.session_id, SessionState.FAILED, reason)
+        await self._journal.set_state(session.row.session_id, SessionState.FAILED, reason, EventKind.FAILED)
         await self._journal.calls_lost(session.row.session_id)
         session.live.clear()
 
@@ -390,7 +394,7 @@ class Lifecycle:
                     await self._expiry_changed.wait()
             for session in [s for s in self._sessions.values() if s.row.expires <= time.time()]:
                 with suppress(SandlotError):
-                    await self.destroy(session.row.session_id)
+                    await self.destroy(session.row.session_id, EventKind.EXPIRED)
 
     def sweep(self) -> None:
         if not self._sweeping:

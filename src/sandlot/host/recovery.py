@@ -15,6 +15,7 @@ from sandlot.host.output import last_output, remove_other_outputs
 from sandlot.host.parts import HostParts
 from sandlot.host.session import Session
 from sandlot.model import (
+    EventKind,
     NotFound,
     SandlotError,
     SessionEvent,
@@ -102,7 +103,7 @@ class Recovery:
         guest = await runtime.start(session.start_plan(), ended)
         failpoints.reach("recover: guest started")
         await self._history.end(row.session_id)
-        await self._parts.journal.set_state(row.session_id, SessionState.ACTIVE)
+        await self._parts.journal.set_state(row.session_id, SessionState.ACTIVE, event=EventKind.RECOVERED)
         failpoints.reach("recover: recorded")
         session.row = replace(session.row, changing="")
         session.guest = guest

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-VERSION = 3
+VERSION = 4
 
 _STEPS = {
     1: """
@@ -95,6 +95,18 @@ INSERT INTO answers SELECT
     CASE WHEN answer GLOB 'turn-*' THEN CAST(CAST(substr(answer, 6) AS INTEGER) AS TEXT) ELSE answer END
 FROM answers_2;
 DROP TABLE answers_2;
+""",
+    4: """
+CREATE TABLE events (
+    number INTEGER PRIMARY KEY,
+    at REAL NOT NULL,
+    session_id TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    detail TEXT NOT NULL
+);
+ALTER TABLE sessions ADD COLUMN paused_at REAL NOT NULL DEFAULT 0;
+ALTER TABLE sessions ADD COLUMN active_at REAL NOT NULL DEFAULT 0;
+ALTER TABLE calls ADD COLUMN paused_s REAL NOT NULL DEFAULT 0;
 """,
 }
 

@@ -12,6 +12,7 @@ from sandlot.host.background import Background
 from sandlot.host.call_snapshots import SnapshottedStream
 from sandlot.host.calls import LiveStream, RecordedStream
 from sandlot.host.choices import Choices, session_capabilities
+from sandlot.host.events import Events
 from sandlot.host.files import Place, SessionFiles
 from sandlot.host.forks import Forks
 from sandlot.host.journal import CallRow
@@ -31,6 +32,8 @@ from sandlot.model import (
     Change,
     DiffRequest,
     DirectoryMake,
+    Event,
+    EventFilter,
     FileInfo,
     FileList,
     FileRead,
@@ -71,6 +74,7 @@ class SandboxHostService:
         self._choices = Choices(parts.storages, parts.runtimes, settings.storage, settings.runtime)
         self._outputs = settings.data / "outputs"
         self._files = SessionFiles()
+        self._events = Events(parts.journal)
         self._lifecycle = Lifecycle(settings, parts, self._choices, self._background, self._outputs)
         self._recovery = Recovery(self._lifecycle, parts, self._outputs)
         self._turns = Turns(self._lifecycle, parts, self._background, settings.turns_kept, settings.snapshot_prefix)
@@ -114,6 +118,7 @@ class SandboxHostService:
     async def close(self) -> None:
         """Leave. Sessions, their processes and their output stay, to be found by the next engine."""
         self._files.close()
+        self._events.close()
         await self._turns.settle()
         await self._lifecycle.settle()
         await self._background.close(_CLOSE_PATIENCE_S)
@@ -289,6 +294,13 @@ class SandboxHostService:
 
     async def fork(self, request: ForkRequest) -> Sequence[SessionInfo]:
         return await self._forks.fork(request)
+
+    # ---- events ------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def events(self, request: EventFilter) -> AsyncGenerator[AsyncIterator[Event]]:
+        async with self._events.stream(request) as stream:
+            yield stream
 
 
 def _after_fork() -> None:

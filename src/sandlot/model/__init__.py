@@ -47,6 +47,11 @@ from sandlot.model.errors import (
     error_from_data,
     error_to_data,
 )
+from sandlot.model.event import (
+    Event,
+    EventFilter,
+    EventKind,
+)
 from sandlot.model.file import (
     DirectoryMake,
     FileInfo,
@@ -141,6 +146,9 @@ __all__ = [
     "DeadlineExceeded",
     "DiffRequest",
     "DirectoryMake",
+    "Event",
+    "EventFilter",
+    "EventKind",
     "FileConflict",
     "FileInfo",
     "FileKind",

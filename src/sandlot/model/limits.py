@@ -43,6 +43,10 @@ REPEAT_DEADLINE_S = 120.0  # for the first of two equal requests to be answered
 GATE_DEADLINE_S = 30.0  # for writes under way to end, before a snapshot
 FILE_DEADLINE_S = 60.0  # for one step of a file operation
 
+EVENTS_KEPT = 10_000  # of all sessions together
+EVENT_DETAIL_CHARS_MAX = 500
+EVENT_COPY_BYTES_MAX = 4 * MIB  # of each of the two files that others read
+
 TERMINATE_GRACE_S = 2.0  # between TERM and KILL
 KILL_DEADLINE_S = 10.0  # a guest that cannot end a command by then is itself at fault
 GUEST_DEADLINE_S = 10.0  # for a guest to boot or to answer

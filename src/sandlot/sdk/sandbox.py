@@ -1,7 +1,7 @@
 """A sandbox: the handle on one session."""
 
 import builtins
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Self
 
 from sandlot.model import (
@@ -10,6 +10,8 @@ from sandlot.model import (
     CURRENT,
     Change,
     DiffRequest,
+    Event,
+    EventFilter,
     ForkRequest,
     NetworkPolicy,
     Resources,
@@ -26,7 +28,7 @@ from sandlot.model import (
     check_session_id,
     limits,
 )
-from sandlot.sdk.client import Client, default_client, in_portal
+from sandlot.sdk.client import Client, default_client, in_portal, iterate
 from sandlot.sdk.commands import AsyncCommands
 from sandlot.sdk.files import AsyncFiles
 
@@ -160,6 +162,19 @@ class AsyncSandbox:
 
         return await client.run(collect())
 
+    @classmethod
+    def all_events(
+        cls, *, after: int | None = None, follow: bool = False, client: Client | None = None
+    ) -> AsyncGenerator[Event]:
+        """What has happened to all sandboxes, oldest first: behind the event with the offset `after`, or all that is
+        kept. With `follow` it waits for more. An event of the kind `gap` says that some are missing."""
+        client = client or default_client()
+        return iterate(client, _events(client, EventFilter(after, None, follow)))
+
+    def events(self, *, after: int | None = None, follow: bool = False) -> AsyncGenerator[Event]:
+        """The same of this one, also when it is gone."""
+        return iterate(self._client, _events(self._client, EventFilter(after, self._id, follow)))
+
     @in_portal
     async def info(self) -> SessionInfo:
         """All that can be told of it, the space that it takes included. Raises SessionNotFound."""
@@ -255,3 +270,9 @@ class AsyncSandbox:
         # A fork that leaves the block does not take the sandbox from its parent.
         if not self._detach and not self._client.is_inherited:
             await self.kill()
+
+
+async def _events(client: Client, request: EventFilter) -> AsyncGenerator[Event]:
+    async with (await client.host()).events(request) as events:
+        async for event in events:
+            yield event

@@ -10,6 +10,7 @@ from sandlot.model import (
     CURRENT,
     CallRecord,
     Change,
+    Event,
     FileInfo,
     NetworkPolicy,
     SessionInfo,
@@ -454,6 +455,18 @@ class Sandbox:
     ) -> list[SessionInfo]:
         """All sandboxes, oldest first: those with all of these labels and one of these states."""
         return (client or default_client()).portal.run(AsyncSandbox.list(labels=labels, states=states, client=client))
+
+    @classmethod
+    def all_events(
+        cls, *, after: int | None = None, follow: bool = False, client: Client | None = None
+    ) -> Generator[Event]:
+        """What has happened to all sandboxes, oldest first: behind the event with the offset `after`, or all that is
+        kept. With `follow` it waits for more. An event of the kind `gap` says that some are missing."""
+        return _iterate(client or default_client(), AsyncSandbox.all_events(after=after, follow=follow, client=client))
+
+    def events(self, *, after: int | None = None, follow: bool = False) -> Generator[Event]:
+        """The same of this one, also when it is gone."""
+        return _iterate(self._inner.client, self._inner.events(after=after, follow=follow))
 
     def info(self) -> SessionInfo:
         """All that can be told of it, the space that it takes included. Raises SessionNotFound."""
