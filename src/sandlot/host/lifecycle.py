@@ -338,7 +338,7 @@ class Lifecycle:
         row = session.row
         if row.state is not SessionState.DESTROYING:
             session.set_state(transition(row.session_id, row.state, SessionEvent.DESTROY))
-            await self._journal.set_state(row.session_id, SessionState.DESTROYING, event=event)
+        await self._journal.set_state(row.session_id, SessionState.DESTROYING, event=event)
         await failpoints.reach("destroy: marked")
         for live in tuple(session.live.values()):
             live.on_lost("the session was destroyed")
