@@ -152,9 +152,18 @@ static void common_limits(void) {
     prctl(PR_SET_NAME, "sandlot-guest");
 }
 
+/* Zero means whoever writes. That we may is decided by who opened the file. */
+static void enter_groups(const struct boot_plan *plan) {
+    for (int i = 0; i < plan->group_count; i++) {
+        need(write(plan->groups[i], "0", 1) == 1, "enter a cgroup");
+        close(plan->groups[i]);
+    }
+}
+
 _Noreturn void boot_confined(const struct boot_plan *plan) {
     int keep[] = {plan->socket, plan->root, plan->devices};
     boot_socket = plan->socket;
+    enter_groups(plan);
     close_others(keep, 3);
     boot_socket = keep[0];
     wait_for_keeper();

@@ -2,11 +2,15 @@
 #ifndef SANDLOT_BOOT_H
 #define SANDLOT_BOOT_H
 
+enum { BOOT_GROUPS_MAX = 7 };
+
 struct boot_plan {
     int socket;           /* the guest's end */
     int root;             /* detached mount of the assembled root */
     int devices;          /* detached /dev of this session */
     const char *hostname;
+    int groups[BOOT_GROUPS_MAX]; /* cgroups to enter: files that take the number of a process */
+    int group_count;
     const char *directory; /* runtime none: where the guest stands */
 };
 

@@ -34,6 +34,7 @@ enum {
     STRINGS_MAX = 512,
     NAME_MAX_BYTES = 160,
     DAEMONS_MAX = 8,
+    ASK_FDS_MAX = 1 + BOOT_GROUPS_MAX,
     EVENTS = 32,
     SOCKET_BUFFER = 1024 * 1024,
     IDLE_EXIT_MS = 20000, /* nobody to serve and nothing to hold */
@@ -309,7 +310,7 @@ struct ask {
     uint64_t request;
     char *strings[STRINGS_MAX];
     int count;
-    int fds[2];
+    int fds[ASK_FDS_MAX];
     int fd_count;
 };
 
@@ -367,6 +368,18 @@ static void confirm_start(const struct ask *ask, const char *name, const char *r
     reply_send(ask->from, &reply);
 }
 
+/* Which descriptors came with a start: a directory is the cgroup to be born in, others are to be entered. */
+static int sort_groups(const struct ask *ask, int *entered, int *count) {
+    int birth = -1;
+    *count = 0;
+    for (int i = 0; i < ask->fd_count; i++) {
+        struct stat info;
+        if (fstat(ask->fds[i], &info) == 0 && S_ISDIR(info.st_mode)) birth = ask->fds[i];
+        else if (*count < BOOT_GROUPS_MAX) entered[(*count)++] = ask->fds[i];
+    }
+    return birth;
+}
+
 static void start_confined(const struct ask *ask, struct root_plan *plan, const char *hostname) {
     enum { NAMESPACES = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS };
     int ends[2], pidfd = -1;
@@ -389,13 +402,11 @@ static void start_confined(const struct ask *ask, struct root_plan *plan, const 
     /* The owner of a user namespace pays for what is used in it (inotify, signals, queues): not the host's root. */
     uid_t owner = range_first_id(plan->range);
     if (setresgid((gid_t)-1, owner, (gid_t)-1) < 0 || setresuid((uid_t)-1, owner, (uid_t)-1) < 0) abort();
-    int group = ask->fd_count > 0 ? ask->fds[0] : -1;
+    struct boot_plan boot = {.socket = ends[1], .root = root, .devices = tree, .hostname = hostname};
+    int group = sort_groups(ask, boot.groups, &boot.group_count);
     if (group >= 0 && override_files() < 0) abort();
     pid_t pid = fork_guest((uint64_t)NAMESPACES, group, &pidfd);
-    if (pid == 0) {
-        struct boot_plan boot = {.socket = ends[1], .root = root, .devices = tree, .hostname = hostname};
-        boot_confined(&boot);
-    }
+    if (pid == 0) boot_confined(&boot);
     int error = errno;
     if (setresuid((uid_t)-1, 0, (uid_t)-1) < 0 || setresgid((gid_t)-1, 0, (gid_t)-1) < 0) abort();
     close(tree);
@@ -417,10 +428,10 @@ static void start_confined(const struct ask *ask, struct root_plan *plan, const 
 static void start_plain(const struct ask *ask, const char *directory) {
     int ends[2], pidfd = -1;
     if (make_channel(ends) < 0) return no(ask, errno, "socketpair");
-    pid_t pid = fork_guest(0, ask->fd_count > 0 ? ask->fds[0] : -1, &pidfd);
+    struct boot_plan boot = {.socket = ends[1], .root = -1, .devices = -1, .directory = directory};
+    pid_t pid = fork_guest(0, sort_groups(ask, boot.groups, &boot.group_count), &pidfd);
     if (pid == 0) {
         if (host_mounts >= 0 && setns(host_mounts, CLONE_NEWNS) < 0) _exit(1);
-        struct boot_plan boot = {.socket = ends[1], .root = -1, .devices = -1, .directory = directory};
         boot_plain(&boot);
     }
     int error = errno;
@@ -440,7 +451,7 @@ static bool read_range(const char *text, int *range) {
 }
 
 /* name, runtime, then for namespaces: hostname, range, template, volume, older layers; for none: directory. With it may
- * come a descriptor: the cgroup that the guest is born in. */
+ * come descriptors: of the cgroup that the guest is born in, and of files of those that it enters. */
 static void on_start(struct ask *ask) {
     if (ask->count < 3 || *ask->strings[0] == 0 || strlen(ask->strings[0]) >= NAME_MAX_BYTES)
         return no(ask, EINVAL, "malformed start");
@@ -589,7 +600,7 @@ static void take_fds(struct msghdr *message, struct ask *ask) {
         for (int i = 0; i < count; i++) {
             int fd;
             memcpy(&fd, CMSG_DATA(h) + sizeof(int) * (size_t)i, sizeof fd);
-            if (ask->fd_count < 2) ask->fds[ask->fd_count++] = fd;
+            if (ask->fd_count < ASK_FDS_MAX) ask->fds[ask->fd_count++] = fd;
             else close(fd);
         }
     }
@@ -600,7 +611,7 @@ static bool hear(int from) {
     static uint8_t bytes[ASK_BYTES_MAX];
     union {
         struct cmsghdr header;
-        char space[CMSG_SPACE(2 * sizeof(int))];
+        char space[CMSG_SPACE(ASK_FDS_MAX * sizeof(int))];
     } control;
     struct iovec part = {bytes, sizeof bytes};
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.space, .msg_controllen = sizeof control.space};

@@ -93,6 +93,7 @@ def test_as_root_all_is_there_and_nothing_is_left(sandlot: Program, tmp_path: Pa
         "openat2",
         "pidfd",
         "cgroups",
+        "session limits",
         "data directory",
         "free space",
         "filesystem",

@@ -9,7 +9,7 @@ import dataclasses
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from itertools import groupby
 from pathlib import Path
@@ -86,13 +86,13 @@ async def _try_parts(context: Context) -> tuple[list[Check], bool]:
             settings = dataclasses.replace(context.settings, data=place, runtime=AUTO, storage=AUTO)
             async with context.engine(settings) as host:
                 storages, runtimes = await host.probes()
-                isolates = await _isolates(host)
+                able = await _able(host)
     except SandlotError as error:
         return [Check(Section.ENGINE, "engine", Verdict.MISSING, error.message, error.next_step or _ABOVE)], False
     except Exception as error:  # noqa: BLE001 - whatever it is, it is why people ask the doctor
         return [Check(Section.ENGINE, "engine", Verdict.MISSING, f"it does not start: {error}", _ABOVE)], False
     probed = [*(_probed("storage", probe) for probe in storages), *(_probed("runtime", probe) for probe in runtimes)]
-    return probed, isolates
+    return [*_limits(able), *probed], Capability.ISOLATION in able
 
 
 @asynccontextmanager
@@ -105,11 +105,24 @@ async def _place(data: Path) -> AsyncGenerator[Path]:
         await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
 
 
-async def _isolates(host: Engine) -> bool:
+async def _able(host: Engine) -> frozenset[Capability]:
     try:
-        return Capability.ISOLATION in await host.capabilities()
+        return await host.capabilities()
     except CapabilityNotSupported:
-        return False
+        return frozenset()
+
+
+def _limits(able: frozenset[Capability]) -> Iterator[Check]:
+    """Which limits of a session hold here."""
+    known = {limit: limit.removeprefix("limit_") for limit in Capability if limit.startswith("limit_")}
+    held = [word for limit, word in known.items() if limit in able]
+    missing = [word for limit, word in known.items() if limit not in able]
+    if held:
+        yield Check(Section.LIMITS, "session limits", Verdict.OK, f"can be enforced: {', '.join(held)}")
+    if missing:
+        told = f"cannot be enforced, and are refused when asked for: {', '.join(missing)}"
+        step = "docs/operating/limits.md says what each needs"
+        yield Check(Section.LIMITS, "further limits", Verdict.NOTE, told, step)
 
 
 def _probed(axis: str, probe: Probe) -> Check:

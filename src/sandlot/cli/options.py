@@ -51,11 +51,14 @@ def add_session_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--port", metavar="N", action="append", default=[], help="can be reached from outside; can be repeated"
     )
-    group.add_argument("--cpu", metavar="CPUS", help="processors, such as 2 or 0.5")
+    group.add_argument("--cpus", metavar="CPUS", help="processors, such as 2 or 0.5")
     group.add_argument("--memory", metavar="SIZE", help="such as 512M or 2G")
+    group.add_argument("--swap", metavar="SIZE", help="beside the memory (default: none)")
     group.add_argument("--disk", metavar="SIZE", help="such as 10G")
     group.add_argument("--pids", metavar="COUNT", help="processes at once")
     group.add_argument("--call-snapshots", action="store_true", help="take a snapshot after every command")
+    group.add_argument("--open-files", metavar="COUNT", help="of each process")
+    group.add_argument("--io-weight", metavar="WEIGHT", help="share of a busy disk, 1 to 1000; others have 100")
     group.add_argument("--request-id", metavar="ID", help="a repeated one gives the first answer")
 
 
@@ -92,18 +95,25 @@ def session_spec(args: argparse.Namespace) -> SessionSpec:
         labels=values.pairs("--label", args.label),
         envs=values.pairs("--env", args.env),
         user=args.user,
-        resources=Resources(
-            cpus=None if args.cpu is None else values.number("--cpu", args.cpu),
-            memory_bytes=None if args.memory is None else values.size("--memory", args.memory),
-            disk_bytes=None if args.disk is None else values.size("--disk", args.disk),
-            pids=None if args.pids is None else values.count("--pids", args.pids),
-        ),
+        resources=_resources(args),
         timeout_s=limits.SESSION_LIFETIME_S if timeout is None else values.duration("--timeout", timeout),
         network=NetworkPolicy(NetworkMode.ALLOW_LIST, tuple(args.allow)) if args.allow else NetworkPolicy(),
         secrets=values.pairs_or_keys("--secret", args.secret, os.environ),
         ports=tuple(values.count("--port", port) for port in args.port),
         call_snapshots=args.call_snapshots,
         request_id=args.request_id,
+    )
+
+
+def _resources(args: argparse.Namespace) -> Resources:
+    return Resources(
+        cpus=None if args.cpus is None else values.number("--cpus", args.cpus),
+        memory_bytes=None if args.memory is None else values.size("--memory", args.memory),
+        disk_bytes=None if args.disk is None else values.size("--disk", args.disk),
+        pids=None if args.pids is None else values.count("--pids", args.pids),
+        open_files=None if args.open_files is None else values.count("--open-files", args.open_files),
+        swap_bytes=None if args.swap is None else values.size("--swap", args.swap),
+        io_weight=None if args.io_weight is None else values.count("--io-weight", args.io_weight),
     )
 
 

@@ -51,6 +51,7 @@ def _facts(session: SessionInfo, now: float) -> list[tuple[str, str]]:
         ("storage", session.storage),
         ("workspace", session.workspace),
         ("space", "not measured" if session.space_used is None else size_text(session.space_used)),
+        ("limits", limits_text(session)),
         ("labels", labels_text(session.labels) or "none"),
     ]
 
@@ -80,6 +81,15 @@ def _call_document(call: CallRecord) -> dict[str, object]:
 
 def session_document(session: SessionInfo) -> dict[str, object]:
     return dataclasses.asdict(session)
+
+
+def limits_text(session: SessionInfo) -> str:
+    held = {
+        name: size_text(value) if name.endswith("_bytes") else f"{value:g}"
+        for name, value in session.resources.to_data().items()
+    }
+    told = [f"{name.removesuffix('_bytes')}={value}" for name, value in held.items()]
+    return " ".join((*told, *(f"{name}=not enforceable here" for name in session.unlimited))) or "none"
 
 
 def labels_text(labels: Mapping[str, str]) -> str:

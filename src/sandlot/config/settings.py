@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandlot.model import AUTO, TURN_PREFIX, InvalidArgument, limits
+from sandlot.model import AUTO, TURN_PREFIX, InvalidArgument, Resources, limits
 
 _ROOT_DATA = Path("/var/lib/sandlot")
 
@@ -21,6 +21,8 @@ class Settings:
     warm_pool: int
     turns_kept: int
     snapshot_prefix: str
+    resources: Resources  # of a session that asks for none
+    overcommit: float
     keeper: Path  # the guest program
 
 
@@ -49,6 +51,19 @@ VARIABLES = (
         f"{limits.TURNS_KEPT}",
     ),
     Variable("SANDLOT_SNAPSHOT_PREFIX", "What snapshots of turns are called: `turn-0001`.", f"`{TURN_PREFIX}`"),
+    Variable(
+        "SANDLOT_DEFAULT_PIDS",
+        "Processes of a session that asks for no limit; 0: any number.",
+        f"{limits.PIDS_DEFAULT}",
+    ),
+    Variable("SANDLOT_DEFAULT_MEMORY", "Memory of a session that asks for no limit, such as `2G`.", "no limit"),
+    Variable("SANDLOT_DEFAULT_CPUS", "Processors of a session that asks for no limit, such as `1.5`.", "no limit"),
+    Variable("SANDLOT_DEFAULT_OPEN_FILES", "Open files of each process, where no limit is asked for.", "no limit"),
+    Variable(
+        "SANDLOT_OVERCOMMIT",
+        "How many times the machine's memory its sessions may ask for together.",
+        f"{limits.MEMORY_OVERCOMMIT:g}",
+    ),
     Variable("SANDLOT_KEEPER", "The guest program, where it is not the one of the package.", "in the package"),
 )
 
@@ -65,6 +80,14 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
         warm_pool=read.count("SANDLOT_WARM_POOL", 0, 0, 1000),
         turns_kept=read.count("SANDLOT_TURNS_KEPT", limits.TURNS_KEPT, 0, 1_000_000),
         snapshot_prefix=read.word("SANDLOT_SNAPSHOT_PREFIX", TURN_PREFIX),
+        resources=Resources(
+            cpus=read.number("SANDLOT_DEFAULT_CPUS", 0, limits.CPUS_MIN, limits.CPUS_MAX) or None,
+            memory_bytes=read.size("SANDLOT_DEFAULT_MEMORY", 0, limits.MEMORY_BYTES_MIN, limits.BYTES_MAX) or None,
+            pids=read.count("SANDLOT_DEFAULT_PIDS", limits.PIDS_DEFAULT, 0, limits.PIDS_MAX) or None,
+            open_files=read.count("SANDLOT_DEFAULT_OPEN_FILES", 0, limits.OPEN_FILES_MIN, limits.OPEN_FILES_MAX)
+            or None,
+        ),
+        overcommit=read.number("SANDLOT_OVERCOMMIT", limits.MEMORY_OVERCOMMIT, 0.1, 1000),
         keeper=Path(env.get("SANDLOT_KEEPER") or Path(__file__).parents[1] / "_bin" / "sandlot-keeper"),
     )
     if read.wrong:
@@ -96,6 +119,15 @@ class _Reader:
             if low <= float(text) <= high:
                 return float(text)
         self.wrong.append(f"{name} must be a number from {low:g} to {high:g}, not {text[:32]!r}")
+        return default
+
+    def size(self, name: str, default: int, low: int, high: int) -> int:
+        text = self._env.get(name, "")
+        match = re.fullmatch(r"([0-9]{1,15})([kmgt]?)", text, re.IGNORECASE | re.ASCII)
+        value = int(match[1]) * 1024 ** " kmgt".index(match[2].lower() or " ") if match else 0
+        if not text or low <= value <= high:
+            return value or default
+        self.wrong.append(f"{name} must be a size of at least {low} bytes, such as 512M or 2G, not {text[:32]!r}")
         return default
 
     def word(self, name: str, default: str) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from sandlot.contracts.storage import Volume
-from sandlot.model import Capability, Probe, Stream, TerminalSize
+from sandlot.model import Capability, Probe, Resources, Stream, TerminalSize
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +16,7 @@ class StartPlan:
     volume: Volume
     template: Path | None  # root of the template; None for runtimes without a root of their own
     range: int  # which range of ids is the session's own
+    resources: Resources = field(default_factory=Resources)  # to be held from the beginning
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class SpawnPlan:
     stdin: bool = False
     terminal: TerminalSize | None = None
     tag: bytes = b""  # kept by the guest and given back after a restart of the host
+    open_files: int | None = None  # None: as many as the guest itself
 
 
 class ProcessEnd(NamedTuple):
@@ -141,8 +143,21 @@ class Guest(Protocol):
         ...
 
 
+class Hits(NamedTuple):
+    """How often a session met a limit, since it began."""
+
+    oom: int = 0
+    pids: int = 0
+
+
 class Group(Protocol):
     """All processes of a session, its guest among them."""
+
+    def limit(self, resources: Resources) -> None:
+        """Give a guest that lives other limits. Raises Unavailable."""
+        ...
+
+    def hits(self) -> Hits: ...
 
     def is_alone(self) -> bool:
         """Whether nothing lives but the guest. Raises Unavailable."""
@@ -161,7 +176,9 @@ class Group(Protocol):
 
 class Runtime(Protocol):
     name: str
-    capabilities: frozenset[Capability]
+
+    @property
+    def capabilities(self) -> frozenset[Capability]: ...
 
     async def probe(self) -> Probe: ...
 

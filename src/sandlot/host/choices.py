@@ -13,6 +13,7 @@ from sandlot.model import (
     InvalidArgument,
     NetworkPolicy,
     Probe,
+    Resources,
     SessionSpec,
 )
 
@@ -23,6 +24,9 @@ _LIMITS = {
     "memory_bytes": Capability.LIMIT_MEMORY,
     "disk_bytes": Capability.LIMIT_DISK,
     "pids": Capability.LIMIT_PIDS,
+    "open_files": Capability.LIMIT_OPEN_FILES,
+    "swap_bytes": Capability.LIMIT_SWAP,
+    "io_weight": Capability.LIMIT_IO,
 }
 
 
@@ -81,6 +85,13 @@ def session_capabilities(runtime: Runtime, storage: Storage) -> frozenset[Capabi
     """What a session on both can do. A root that cannot be swapped cannot go back to a snapshot either."""
     both = runtime.capabilities | storage.capabilities
     return both if Capability.OWN_ROOT in runtime.capabilities else both - {Capability.SNAPSHOTS}
+
+
+def grant(asked: Resources, defaults: Resources, have: frozenset[Capability]) -> tuple[Resources, tuple[str, ...]]:
+    """The limits of a session: what was asked for, and the defaults, but those that cannot be enforced; and which
+    these are."""
+    missing = tuple(name for name in defaults.asked() if _LIMITS[name] not in have and name not in asked.asked())
+    return asked.over(defaults.without(*missing)), missing
 
 
 def check_wishes(spec: SessionSpec, have: frozenset[Capability]) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -11,8 +11,9 @@ from pathlib import Path
 from sandlot.contracts.runtime import Runtime
 from sandlot.contracts.storage import Storage, Volume
 from sandlot.host import failpoints
+from sandlot.host.admission import Admission
 from sandlot.host.background import Background
-from sandlot.host.choices import Choices, check_wishes, session_capabilities
+from sandlot.host.choices import Choices, check_wishes, grant, session_capabilities
 from sandlot.host.history import SnapshotRow
 from sandlot.host.journal import SessionRow
 from sandlot.host.output import remove_outputs
@@ -30,6 +31,7 @@ from sandlot.model import (
     InvalidArgument,
     MaxSessionsReached,
     NotFound,
+    Resources,
     SandlotError,
     SessionEvent,
     SessionExists,
@@ -64,6 +66,7 @@ class Lifecycle:
         self._background = background
         self._outputs = outputs
         self._vessels = Vessels()
+        self._admission = Admission(settings.overcommit)
         self._pool = WarmPool(settings.warm_pool, self._make_pool_vessel, background)
         self._sessions: dict[str, Session] = {}
         self._creating: set[str] = set()
@@ -123,6 +126,7 @@ class Lifecycle:
                 session = await self._create(session_id, spec)
             finally:
                 self._creating.remove(session_id)
+                self._admission.arrived(session_id)
             if spec.request_id:
                 self._requests[spec.request_id] = session_id
             return session.info(space_used=0)
@@ -191,23 +195,28 @@ class Lifecycle:
                 limit="sessions_max",
             )
 
+    def _held(self) -> Iterator[Resources]:
+        return (session.resources for session in self._sessions.values())
+
     async def _create(self, session_id: str, spec: SessionSpec) -> Session:
         source, start = self._source(spec)
         runtime = await self._choices.runtime(spec.runtime)
         storage = await self._choices.storage(source.row.storage if source else spec.storage)
-        check_wishes(spec, session_capabilities(runtime, storage))
+        have = session_capabilities(runtime, storage)
+        check_wishes(spec, have)
+        resources, unlimited = grant(spec.resources, self._settings.resources, have)
+        self._admission.expect(session_id, resources, self._held())
         source, start = self._source(spec)  # again: it may have gone meanwhile
         if source and start:
             template = Template(source.row.template, "", source.row.template_path)
-            vessel = await self._vessels.begin(storage, runtime, template, start.point)
+            vessel = await self._vessels.begin(storage, runtime, template, resources, start.point)
         else:
             template = await self._template(spec.template, runtime)
             vessel = self._pool.take(storage, runtime, template) or await self._vessels.begin(
-                storage, runtime, template
+                storage, runtime, template, resources
             )
-        has_users = Capability.USERS in runtime.capabilities
-        user = spec.user or (DEFAULT_USER if has_users else "")
-        wishes = Wishes(dict(spec.labels), dict(spec.envs), user, spec.call_snapshots)
+        user = spec.user or (DEFAULT_USER if Capability.USERS in have else "")
+        wishes = Wishes(dict(spec.labels), dict(spec.envs), user, spec.call_snapshots, resources, unlimited)
         origin = f"{start.session_id}/{start.name}" if start else None
         row = replace(self._make_row(session_id, spec, wishes, vessel), origin=origin, template=template.name)
         return await self._board(row, wishes, vessel)
@@ -240,6 +249,7 @@ class Lifecycle:
             return await self._fork(session_id, source, origin, point, labels, timeout_s)
         finally:
             self._creating.remove(session_id)
+            self._admission.arrived(session_id)
 
     async def _fork(
         self, session_id: str, source: Session, origin: str, point: str, labels: Mapping[str, str], timeout_s: float
@@ -247,8 +257,9 @@ class Lifecycle:
         row = source.row
         runtime, storage = self._parts.runtimes[row.runtime], self._parts.storages[row.storage]
         template = Template(row.template, "", row.template_path)
-        vessel = await self._vessels.begin(storage, runtime, template, point)
         wishes = source.wishes_with(labels)
+        self._admission.expect(session_id, wishes.resources, self._held())
+        vessel = await self._vessels.begin(storage, runtime, template, wishes.resources, point)
         spec = SessionSpec(template=row.template, timeout_s=timeout_s)
         # Marked, until all that were asked for are there: those of an engine that died in between are removed.
         made = replace(self._make_row(session_id, spec, wishes, vessel), origin=origin, changing=FORKING)
@@ -265,6 +276,8 @@ class Lifecycle:
             session = self._wrap(row, wishes, vessel.runtime, vessel.volume)
             if vessel.guest is None:
                 await self._vessels.start(vessel)
+            else:
+                self._vessels.limit(vessel, wishes.resources)
             await failpoints.reach("create: guest started")
             await recorded
             await failpoints.reach("create: recorded")
@@ -318,7 +331,9 @@ class Lifecycle:
 
     async def _make_pool_vessel(self) -> Vessel:
         runtime, storage = await self._choices.runtime(), await self._choices.storage()
-        vessel = await self._vessels.make(storage, runtime, await self._template(BUILTIN, runtime))
+        have = session_capabilities(runtime, storage)
+        resources, _unlimited = grant(Resources(), self._settings.resources, have)
+        vessel = await self._vessels.make(storage, runtime, await self._template(BUILTIN, runtime), resources)
         await self._vessels.warm_up(vessel)
         return vessel
 

@@ -1,7 +1,7 @@
 """What the engine is told and given."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sandlot.contracts.runtime import Runtime
@@ -9,7 +9,7 @@ from sandlot.contracts.storage import Storage
 from sandlot.host.journal import Journal
 from sandlot.host.runtimes.keeper import Keeper
 from sandlot.host.templates.store import TemplateStore
-from sandlot.model import AUTO, TURN_PREFIX, limits
+from sandlot.model import AUTO, TURN_PREFIX, Resources, limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,8 @@ class HostSettings:
     warm_pool: int = 0
     turns_kept: int = limits.TURNS_KEPT
     snapshot_prefix: str = TURN_PREFIX
+    resources: Resources = field(default_factory=Resources)  # of a session that asks for none
+    overcommit: float = limits.MEMORY_OVERCOMMIT
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ import json
 import posixpath
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from sandlot.contracts.runtime import Guest, KnownProcess, ProcessEnd, Runtime, SpawnPlan, StartPlan
@@ -23,6 +23,7 @@ from sandlot.model import (
     Capability,
     CapabilityNotSupported,
     LimitReached,
+    Resources,
     SessionInfo,
     SessionState,
     Unavailable,
@@ -43,13 +44,19 @@ class Wishes:
     envs: Mapping[str, str]
     user: str
     call_snapshots: bool = False
+    resources: Resources = field(default_factory=Resources)
+    unlimited: tuple[str, ...] = ()  # defaults that could not be enforced
 
     def to_text(self) -> str:
         return json.dumps(asdict(self))
 
     @classmethod
     def from_text(cls, text: str) -> "Wishes":
-        return cls(**json.loads(text))
+        """Of this release or an earlier one, whose sessions have no limits."""
+        known = json.loads(text)
+        known["resources"] = Resources(**known.get("resources", {}))
+        known["unlimited"] = tuple(known.get("unlimited", ()))
+        return cls(**known)
 
 
 class Session:
@@ -101,6 +108,11 @@ class Session:
         envs = {"PATH": PATH, "LANG": "C.UTF-8"}
         return envs if Capability.OWN_ROOT in self._capabilities else envs | {"HOME": self.workspace}
 
+    @property
+    def resources(self) -> Resources:
+        """The limits that hold."""
+        return self._wishes.resources
+
     def wishes_with(self, labels: Mapping[str, str]) -> Wishes:
         """For a session that is to be like this one."""
         return replace(self._wishes, labels=dict(labels))
@@ -123,6 +135,8 @@ class Session:
             space_used=space_used,
             origin=row.origin,
             head=row.head,
+            resources=self.resources,
+            unlimited=self._wishes.unlimited,
         )
 
     def add_snapshot(self, row: SnapshotRow) -> None:
@@ -208,7 +222,7 @@ class Session:
         """The root as the journal knows it."""
         assert self.volume is not None, "an active session has a volume"
         template = Path(self.row.template_path) if self.row.template_path else None
-        return StartPlan(self.volume, template, self.row.id_range)
+        return StartPlan(self.volume, template, self.row.id_range, self.resources)
 
     def _plan(self, request: CallRequest, ticket: Ticket) -> SpawnPlan:
         envs = self._envs if not request.envs else self._envs | dict(request.envs)
@@ -221,6 +235,7 @@ class Session:
             user=self._user_for(request.user),
             stdin=request.stdin,
             terminal=request.terminal,
+            open_files=self.resources.open_files,
             tag=ticket.to_tag(),
         )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from sandlot.contracts.runtime import Guest, ProcessEnd, Runtime, SpawnPlan, StartPlan
 from sandlot.contracts.storage import Storage, Volume
 from sandlot.host.storage.canonical import RANGES_MAX
-from sandlot.model import Capability, DeadlineExceeded, LimitReached, SandlotError, Stream, Template, limits
+from sandlot.model import Capability, DeadlineExceeded, LimitReached, Resources, SandlotError, Stream, Template, limits
 
 DEFAULT_USER = "user"  # of the built-in template
 _WARM_UP_ID = 1 << 62  # calls count from 1
@@ -25,6 +25,7 @@ class Vessel:
     template: Template
     storage: Storage
     runtime: Runtime
+    resources: Resources  # the limits that its guest has, or is to have
     guest: Guest | None = None  # until it is started
     lost: bool = False
     on_end: Callable[[str], None] | None = None
@@ -82,7 +83,9 @@ class Vessels:
         self._ranges.discard(id_range)
         self._next = min(self._next, max(1, id_range))
 
-    async def begin(self, storage: Storage, runtime: Runtime, template: Template, point: str = "") -> Vessel:
+    async def begin(
+        self, storage: Storage, runtime: Runtime, template: Template, resources: Resources, point: str = ""
+    ) -> Vessel:
         """A vessel with a volume and without a guest. Raises LimitReached, Unavailable; then nothing is left behind."""
         id_range = self._take_range()
         try:
@@ -90,17 +93,23 @@ class Vessels:
         except BaseException:  # undone, then raised again
             self.free(id_range)
             raise
-        return Vessel(volume, id_range, template, storage, runtime)
+        return Vessel(volume, id_range, template, storage, runtime, resources)
 
     async def start(self, vessel: Vessel) -> None:
         """Give it a guest. Raises Unavailable, DeadlineExceeded; whoever has the vessel discards it then."""
         path = Path(vessel.template.path) if vessel.template.path else None
-        plan = StartPlan(vessel.volume, path, vessel.id_range)
+        plan = StartPlan(vessel.volume, path, vessel.id_range, vessel.resources)
         vessel.guest = await vessel.runtime.start(plan, vessel.ended)
 
-    async def make(self, storage: Storage, runtime: Runtime, template: Template) -> Vessel:
+    def limit(self, vessel: Vessel, resources: Resources) -> None:
+        """Give one that has its guest already what its session asks for. Raises Unavailable."""
+        if vessel.resources != resources:
+            vessel.runtime.group(vessel.volume.name).limit(resources)
+            vessel.resources = resources
+
+    async def make(self, storage: Storage, runtime: Runtime, template: Template, resources: Resources) -> Vessel:
         """Both at once. Raises as they do; then nothing is left behind."""
-        vessel = await self.begin(storage, runtime, template)
+        vessel = await self.begin(storage, runtime, template, resources)
         try:
             await self.start(vessel)
         except BaseException:  # undone, then raised again

@@ -25,6 +25,7 @@ from sandlot.model.errors import (
     DeadlineExceeded,
     FileConflict,
     FileNotFound,
+    HostFull,
     InvalidArgument,
     InvalidState,
     LimitReached,
@@ -71,9 +72,6 @@ from sandlot.model.ids import (
     new_call_id,
     new_session_id,
 )
-from sandlot.model.limits import (
-    Resources,
-)
 from sandlot.model.network import (
     NetworkMode,
     NetworkPolicy,
@@ -81,6 +79,9 @@ from sandlot.model.network import (
 from sandlot.model.process import (
     Process,
     ProcessState,
+)
+from sandlot.model.resources import (
+    Resources,
 )
 from sandlot.model.session import (
     AUTO,
@@ -160,6 +161,7 @@ __all__ = [
     "FileStat",
     "FileWrite",
     "ForkRequest",
+    "HostFull",
     "InvalidArgument",
     "InvalidState",
     "LimitHit",

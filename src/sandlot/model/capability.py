@@ -17,6 +17,9 @@ class Capability(StrEnum):
     LIMIT_MEMORY = "limit_memory"
     LIMIT_DISK = "limit_disk"
     LIMIT_PIDS = "limit_pids"
+    LIMIT_OPEN_FILES = "limit_open_files"
+    LIMIT_SWAP = "limit_swap"
+    LIMIT_IO = "limit_io"
     NETWORK = "network"  # a session may reach something beyond its own loopback
     SECRETS = "secrets"
     PORTS = "ports"

@@ -20,7 +20,8 @@
     │   └── FileConflict             what is there is not what the request needs
     ├── PermissionDenied             ask as another user, or for another path
     ├── LimitReached                 ask for less, or free something
-    │   └── MaxSessionsReached
+    │   ├── MaxSessionsReached
+    │   └── HostFull                 what sessions may use would be more than the machine has
     ├── CapabilityNotSupported       choose another storage, runtime or machine
     │   └── SnapshotsNotAvailable
     ├── Unavailable                  try again
@@ -129,6 +130,11 @@ class LimitReached(SandlotError):
 
 class MaxSessionsReached(LimitReached):
     code = "max_sessions_reached"
+    retryable = True
+
+
+class HostFull(LimitReached):
+    code = "host_full"
     retryable = True
 
 

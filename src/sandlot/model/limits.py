@@ -1,8 +1,5 @@
 """Every default and every bound. An error that stops at one of these names it."""
 
-import math
-from dataclasses import dataclass
-
 from sandlot.model.errors import InvalidArgument, LimitReached
 
 KIB = 1024
@@ -46,32 +43,22 @@ FILE_DEADLINE_S = 60.0  # for one step of a file operation
 EVENTS_KEPT = 10_000  # of all sessions together
 EVENT_DETAIL_CHARS_MAX = 500
 EVENT_COPY_BYTES_MAX = 4 * MIB  # of each of the two files that others read
+CPUS_MIN = 0.01
+CPUS_MAX = 65536.0
+MEMORY_BYTES_MIN = 8 * MIB  # with less, hardly a program starts
+BYTES_MAX = (1 << 62) - 1
+PIDS_MAX = 1 << 22  # the kernel has no more numbers
+PIDS_DEFAULT = 4096  # of a session that asks for nothing
+OPEN_FILES_MIN = 16
+OPEN_FILES_MAX = 1 << 20
+IO_WEIGHT_MAX = 1000
+MEMORY_OVERCOMMIT = 2.0  # what sessions may use together, in memories of the machine
 
 TERMINATE_GRACE_S = 2.0  # between TERM and KILL
 KILL_DEADLINE_S = 10.0  # a guest that cannot end a command by then is itself at fault
 GUEST_DEADLINE_S = 10.0  # for a guest to boot or to answer
 KEEPER_DEADLINE_S = 20.0
 DESTROY_DEADLINE_S = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Resources:
-    """What a session may use. None means that no limit was asked for."""
-
-    cpus: float | None = None
-    memory_bytes: int | None = None
-    disk_bytes: int | None = None
-    pids: int | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("cpus", "memory_bytes", "disk_bytes", "pids"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise InvalidArgument(f"{name} must be a number greater than zero, not {value}", limit=name)
-
-    def asked(self) -> tuple[str, ...]:
-        """The names of the limits that were asked for."""
-        return tuple(name for name in ("cpus", "memory_bytes", "disk_bytes", "pids") if getattr(self, name) is not None)
 
 
 def within(name: str, value: float, low: float, high: float) -> None:

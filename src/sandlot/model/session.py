@@ -15,8 +15,8 @@ from sandlot.model.errors import (
     SessionPaused,
 )
 from sandlot.model.ids import check_id, check_labels, check_session_id
-from sandlot.model.limits import Resources
 from sandlot.model.network import NetworkPolicy
+from sandlot.model.resources import Resources
 from sandlot.model.template import BUILTIN
 
 AUTO = "auto"
@@ -137,6 +137,8 @@ class SessionInfo:
     space_used: int | None = None  # None: not measured, as in lists
     origin: str | None = None  # SESSION/SNAPSHOT that it was forked from
     head: str | None = None  # the snapshot that its files grew from
+    resources: Resources = field(default_factory=Resources)  # the limits that hold, asked for or by default
+    unlimited: tuple[str, ...] = ()  # defaults of this host that this machine cannot enforce
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,9 @@ class AsyncSandbox:
         memory_bytes: int | None = None,
         disk_bytes: int | None = None,
         pids: int | None = None,
+        open_files: int | None = None,
+        swap_bytes: int | None = None,
+        io_weight: int | None = None,
         timeout: float = limits.SESSION_LIFETIME_S,
         runtime: str = AUTO,
         storage: str = AUTO,
@@ -96,8 +99,8 @@ class AsyncSandbox:
         `timeout` is how long it lives, in seconds. What was asked for and cannot be had raises CapabilityNotSupported,
         and then nothing was made. With `call_snapshots` every command that is waited for leaves a snapshot, which its
         result names. A `request_id` that is given twice makes one sandbox. Also raises InvalidArgument,
-        SessionExists, MaxSessionsReached, TemplateNotFound, Unavailable, and DataDirectoryHeld while another program
-        has the data directory.
+        SessionExists, MaxSessionsReached, HostFull, TemplateNotFound, Unavailable, and DataDirectoryHeld while another
+        program has the data directory.
         """
         client = client or default_client()
         spec = SessionSpec(
@@ -109,7 +112,7 @@ class AsyncSandbox:
             labels=labels or {},
             envs=envs or {},
             user=user,
-            resources=Resources(cpus, memory_bytes, disk_bytes, pids),
+            resources=Resources(cpus, memory_bytes, disk_bytes, pids, open_files, swap_bytes, io_weight),
             timeout_s=timeout,
             network=network or NetworkPolicy(),
             secrets=secrets or {},

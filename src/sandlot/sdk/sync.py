@@ -393,6 +393,9 @@ class Sandbox:
         memory_bytes: int | None = None,
         disk_bytes: int | None = None,
         pids: int | None = None,
+        open_files: int | None = None,
+        swap_bytes: int | None = None,
+        io_weight: int | None = None,
         timeout: float = limits.SESSION_LIFETIME_S,
         runtime: str = AUTO,
         storage: str = AUTO,
@@ -410,8 +413,8 @@ class Sandbox:
         `timeout` is how long it lives, in seconds. What was asked for and cannot be had raises CapabilityNotSupported,
         and then nothing was made. With `call_snapshots` every command that is waited for leaves a snapshot, which its
         result names. A `request_id` that is given twice makes one sandbox. Also raises InvalidArgument,
-        SessionExists, MaxSessionsReached, TemplateNotFound, Unavailable, and DataDirectoryHeld while another program
-        has the data directory.
+        SessionExists, MaxSessionsReached, HostFull, TemplateNotFound, Unavailable, and DataDirectoryHeld while another
+        program has the data directory.
         """
         return cls.of(
             (client or default_client()).portal.run(
@@ -425,6 +428,9 @@ class Sandbox:
                     memory_bytes=memory_bytes,
                     disk_bytes=disk_bytes,
                     pids=pids,
+                    open_files=open_files,
+                    swap_bytes=swap_bytes,
+                    io_weight=io_weight,
                     timeout=timeout,
                     runtime=runtime,
                     storage=storage,

@@ -25,6 +25,8 @@ def build(settings: Settings, progress: Callable[[int], None] | None = None) -> 
             warm_pool=settings.warm_pool,
             turns_kept=settings.turns_kept,
             snapshot_prefix=settings.snapshot_prefix,
+            resources=settings.resources,
+            overcommit=settings.overcommit,
         ),
         HostParts(
             # `auto` takes the first that is ready.

@@ -75,7 +75,7 @@ def test_verbs_and_options(complete: Callable[..., list[str]]) -> None:
     assert set(complete("sandlot", "-")) >= {"--help", "--version", "--json", "--data-dir"}
     assert complete("sandlot", "exec", "--det") == ["--detach"]
     assert complete("sandlot", "run", "--det") == []
-    assert set(complete("sandlot", "create", "--s")) == {"--secret", "--snapshot", "--storage"}
+    assert set(complete("sandlot", "create", "--s")) == {"--secret", "--snapshot", "--storage", "--swap"}
     assert complete("sandlot", "nonsense", "") == []
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sandlot.config.settings import VARIABLES, load
-from sandlot.model import AUTO, InvalidArgument, limits
+from sandlot.model import AUTO, InvalidArgument, Resources, limits
 
 
 def test_defaults_of_an_empty_environment() -> None:
@@ -18,6 +18,25 @@ def test_defaults_of_an_empty_environment() -> None:
     assert settings.keeper.name == "sandlot-keeper"
     assert settings.keeper.is_absolute()
     assert settings.data.is_absolute()
+    assert (settings.resources, settings.overcommit) == (Resources(pids=4096), 2.0)
+
+
+def test_limits_of_sessions_that_ask_for_none() -> None:
+    settings = load(
+        {
+            "SANDLOT_DEFAULT_PIDS": "0",
+            "SANDLOT_DEFAULT_MEMORY": "2g",
+            "SANDLOT_DEFAULT_CPUS": "1.5",
+            "SANDLOT_DEFAULT_OPEN_FILES": "1024",
+            "SANDLOT_OVERCOMMIT": "1.25",
+        }
+    )
+    assert settings.resources == Resources(cpus=1.5, memory_bytes=2 * limits.GIB, open_files=1024)
+    assert settings.overcommit == 1.25
+    wrong = {"SANDLOT_DEFAULT_MEMORY": "1k", "SANDLOT_DEFAULT_CPUS": "0", "SANDLOT_OVERCOMMIT": "nan"}
+    with pytest.raises(InvalidArgument) as refused:
+        load(wrong)
+    assert all(name in refused.value.message for name in wrong)
 
 
 def test_empty_variables_are_as_good_as_none() -> None:

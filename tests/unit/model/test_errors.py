@@ -16,6 +16,7 @@ RETRYABLE = {
     "RollbackInProgress",
     "ToolsInFlight",
     "MaxSessionsReached",
+    "HostFull",
     "Unavailable",
     "DataDirectoryHeld",
     "DeadlineExceeded",

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sandlot.model import InvalidArgument, LimitReached, Resources, limits
 
-NAMES = ("cpus", "memory_bytes", "disk_bytes", "pids")
+NAMES = ("cpus", "memory_bytes", "disk_bytes", "pids", "open_files", "io_weight")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -27,7 +27,37 @@ def test_a_limit_without_end_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_was_asked_for_is_known(name: str) -> None:
-    assert Resources(**{name: 1}).asked() == (name,)
+    value: Any = 1 << 30 if name.endswith("_bytes") else 16
+    assert Resources(**{name: value}).asked() == (name,)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("memory_bytes", 1),
+        ("pids", 1 << 23),
+        ("open_files", 3),
+        ("io_weight", 1001),
+        ("cpus", 0.001),
+        ("swap_bytes", -1),
+    ],
+)
+def test_a_limit_that_no_kernel_holds_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        Resources(**{name: value})
+    assert refused.value.context == {"limit": name}
+
+
+def test_swap_goes_with_memory() -> None:
+    with pytest.raises(InvalidArgument, match="memory_bytes"):
+        Resources(swap_bytes=0)
+    assert Resources(memory_bytes=limits.GIB, swap_bytes=0).asked() == ("memory_bytes", "swap_bytes")
+
+
+def test_what_is_asked_for_goes_over_defaults() -> None:
+    below = Resources(pids=100, memory_bytes=limits.GIB)
+    assert Resources(pids=5, cpus=1).over(below) == Resources(cpus=1, memory_bytes=limits.GIB, pids=5)
+    assert below.without("pids") == Resources(memory_bytes=limits.GIB)
 
 
 def test_nothing_is_asked_for_by_default() -> None:

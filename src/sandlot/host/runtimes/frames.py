@@ -5,6 +5,7 @@ import os
 import struct
 from collections.abc import Iterator
 from enum import IntEnum
+from resource import RLIMIT_NOFILE
 
 from sandlot.contracts.runtime import ProcessEnd, SpawnPlan
 from sandlot.model import LimitReached, Stream, limits
@@ -23,6 +24,7 @@ _LISTING = struct.Struct("<IIQQQ")
 EXIT = struct.Struct("<iIQQQQQ")
 STDIN_ACK = struct.Struct("<QI")
 _SPAWN = struct.Struct("<IHHIIII")
+_RLIMIT = struct.Struct("<IQQ")
 _SIZE = struct.Struct("<HH")
 
 
@@ -93,10 +95,12 @@ def spawn(ident: int, plan: SpawnPlan) -> bytes:
     text = os.fsencode("\0".join([plan.user, plan.cwd, *plan.argv, *envs, ""]))
     limits.at_most("bytes of arguments and environment", len(text), limits.COMMAND_BYTES_MAX)
     limits.at_most("environment variables", len(plan.envs), limits.ARGUMENTS_MAX)
-    head = _SPAWN.pack(flags, rows, columns, len(plan.argv), len(plan.envs), 0, len(plan.tag))
+    rlimits = b"" if plan.open_files is None else _RLIMIT.pack(RLIMIT_NOFILE, plan.open_files, plan.open_files)
+    count = len(rlimits) // _RLIMIT.size
+    head = _SPAWN.pack(flags, rows, columns, len(plan.argv), len(plan.envs), count, len(plan.tag))
     if len(plan.tag) > 4096:
         raise LimitReached("the tag of a process is longer than 4096 bytes", limit="tag")
-    return frame(Frame.SPAWN, ident, head + plan.tag + text)
+    return frame(Frame.SPAWN, ident, head + rlimits + plan.tag + text)
 
 
 def stdin(ident: int, offset: int, data: bytes) -> bytes:

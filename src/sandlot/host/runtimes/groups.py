@@ -8,63 +8,35 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
 from hashlib import blake2b
 from pathlib import Path
 
-from sandlot.model import CapabilityNotSupported, DeadlineExceeded, Unavailable, limits
+from sandlot.contracts.runtime import Hits
+from sandlot.host.runtimes.controllers import Controllers
+from sandlot.host.runtimes.hierarchies import find_hierarchies, freezing, hand_down, home, offered, read, weighs
+from sandlot.model import CapabilityNotSupported, DeadlineExceeded, Resources, Unavailable, limits
 
 _POLL_S = 0.0005
 _POLL_S_MAX = 0.02
 
 
-@dataclass(frozen=True, slots=True)
-class Hierarchy:
-    """Where groups can be made."""
-
-    path: Path
-    version: int
-
-
-def find_hierarchy(mounts: str, own: str) -> Hierarchy | None:
-    """From the texts of /proc/self/mountinfo and /proc/self/cgroup."""
-    places = dict(_own_groups(own))
-    found: dict[int, Hierarchy] = {}
-    for line in mounts.splitlines():
-        before, _, after = line.partition(" - ")
-        kind, options = after.split(" ")[0], after.split(" ")[-1].split(",")
-        words = before.split(" ")
-        if len(words) < 5:
-            continue
-        point = words[4].encode().decode("unicode_escape")
-        if kind == "cgroup2" and "" in places:
-            found.setdefault(2, Hierarchy(Path(point + _below(places[""], words[3])), 2))
-        elif kind == "cgroup" and "freezer" in options and "freezer" in places:
-            found.setdefault(1, Hierarchy(Path(point + _below(places["freezer"], words[3])), 1))
-    return found.get(2) or found.get(1)
-
-
-def _own_groups(text: str) -> Iterator[tuple[str, str]]:
-    for line in text.splitlines():
-        _number, controllers, path = line.split(":", 2)
-        for controller in controllers.split(","):
-            yield controller, path
-
-
-def _below(path: str, root: str) -> str:
-    """A group's path as seen below a mount that shows the groups from `root` on."""
-    inside = path.removeprefix(root) if root != "/" and path.startswith(root) else path
-    return "" if inside == "/" else inside
-
-
 class Group:
     """All processes of one session, the guest among them."""
 
-    def __init__(self, path: Path, version: int, guest: int) -> None:
+    def __init__(self, path: Path, version: int, guest: int, controllers: Controllers) -> None:
         self._path = path
         self._version = version
         self._guest = guest
+        self._controllers = controllers
+
+    def limit(self, resources: Resources) -> None:
+        """Raises Unavailable."""
+        self._controllers.limit(self._path.name, self._guest, resources)
+
+    def hits(self) -> Hits:
+        """How often limits were met."""
+        return self._controllers.hits(self._path.name)
 
     def is_alone(self) -> bool:
         """Whether nothing lives in the session but its guest."""
@@ -128,31 +100,41 @@ class Groups:
 
     def __init__(self, data: Path) -> None:
         self._name = "sandlot-" + blake2b(os.fsencode(data), digest_size=6).hexdigest()
+        self._data = data
         self._base: Path | None = None
         self._version = 0
-        self._ended: set[str] = set()
+        self._ended: set[Path] = set()
+        self.controllers = Controllers(self._name)
         self.reason = "not looked for"
 
     def open(self) -> None:
-        """Find out whether groups can be made here."""
-        hierarchy = find_hierarchy(_read("/proc/self/mountinfo"), _read("/proc/self/cgroup"))
+        """Find out whether groups can be made here, and what they can limit."""
+        hierarchies = find_hierarchies(read("/proc/self/mountinfo"), read("/proc/self/cgroup"))
+        hierarchy = freezing(hierarchies)
         if hierarchy is None:
             self.reason = "no cgroup hierarchy is mounted that can freeze processes"
             return
-        base = hierarchy.path / self._name
+        place = hierarchy.path
+        if hierarchy.version == 2 and not hand_down(place):
+            place = home(hierarchy, offered)
+        base = place / self._name
         try:
             base.mkdir(exist_ok=True)
         except OSError as error:
             self.reason = f"{base} cannot be made: {error.strerror}"
             return
         self._base, self._version, self.reason = base, hierarchy.version, ""
+        is_new = hierarchy.version == 2
+        given = hand_down(base) if is_new else frozenset[str]()
+        weighed = weighs(self._data, hierarchy.top if is_new else None)
+        self.controllers.open(hierarchies, base if is_new else None, given, weighed=weighed)
 
     def close(self) -> None:
         if self._base:
-            for ended in tuple(self._ended):
-                self.remove(ended)
-            with contextlib.suppress(OSError):  # groups of living guests are in it
-                self._base.rmdir()
+            self._remove_ended()
+            for base in (*self.controllers.bases(), self._base):
+                with contextlib.suppress(OSError):  # groups of living guests are in it
+                    base.rmdir()
 
     @property
     def is_ready(self) -> bool:
@@ -179,21 +161,30 @@ class Groups:
         except OSError as error:
             raise Unavailable(f"the guest cannot be put into its group: {error.strerror}") from error
 
+    def pin(self, pid: int, resources: Resources) -> None:
+        try:
+            self.controllers.pin(pid, resources)
+        except OSError as error:
+            raise Unavailable(f"the limits of the session cannot be set: {error.strerror}") from error
+
     def find(self, name: str, pid: int) -> Group:
         """Raises CapabilityNotSupported where there are no groups."""
         if self._base is None:
             raise CapabilityNotSupported(
                 f"processes of a session cannot be frozen here: {self.reason}", next_step="run `sandlot doctor`"
             )
-        return Group(self._base / name, self._version, pid)
+        return Group(self._base / name, self._version, pid, self.controllers)
 
     def remove(self, name: str) -> None:
         """Of a guest that has ended. The kernel may need a moment longer: then it is tried again with the next one."""
-        self._ended.add(name)
+        if self._base is not None:
+            self._ended |= {self._base / name, *self.controllers.leave(name)}
+            self._remove_ended()
+
+    def _remove_ended(self) -> None:
         for ended in tuple(self._ended):
             try:
-                if self._base is not None:
-                    (self._base / ended).rmdir()
+                ended.rmdir()
             except FileNotFoundError:
                 pass
             except OSError:
@@ -203,13 +194,7 @@ class Groups:
     def sweep(self, known: Collection[str]) -> None:
         """Remove what earlier engines left empty."""
         if self._base is not None:
-            for entry in os.scandir(self._base):
-                if entry.is_dir(follow_symlinks=False) and entry.name not in known:
-                    self.remove(entry.name)
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text()
-    except OSError:
-        return ""
+            for base in (self._base, *self.controllers.bases()):
+                with contextlib.suppress(FileNotFoundError):  # nothing was limited there
+                    self._ended |= {Path(e.path) for e in os.scandir(base) if e.is_dir() and e.name not in known}
+            self._remove_ended()

@@ -17,10 +17,11 @@ from pathlib import Path
 from sandlot.host.runtimes import frames
 from sandlot.host.runtimes.groups import Group, Groups
 from sandlot.host.runtimes.link import GuestLink
-from sandlot.model import CapabilityNotSupported, DeadlineExceeded, Unavailable, limits
+from sandlot.model import CapabilityNotSupported, DeadlineExceeded, Resources, Unavailable, limits
 
-VERSION = 2
+VERSION = 3
 _BORN_IN_GROUP_SINCE = 2
+_ENTERS_GROUPS_SINCE = 3
 _HEADER = struct.Struct("<IiQ")
 _REPLY_BYTES_MAX = 4096
 _START_ATTEMPTS = 4
@@ -99,18 +100,35 @@ class Keeper:
         return (*self._guests, *self._found)
 
     async def start(
-        self, runtime: str, name: str, words: Sequence[str], guest_range: int, on_end: Callable[[str], None]
+        self,
+        runtime: str,
+        name: str,
+        words: Sequence[str],
+        guest_range: int,
+        resources: Resources,
+        on_end: Callable[[str], None],
     ) -> GuestLink:
         group = self.groups.make(name)
+        fds = [] if group is None else [group]
+        enters = self._version >= _ENTERS_GROUPS_SINCE
         try:
-            reply = await self._start(name, runtime, *words, fds=() if group is None else (group,))
+            if enters:
+                fds += self.groups.controllers.prepare(name, resources)
+            reply = await self._start(name, runtime, *words, fds=fds)
+        except BaseException:  # undone, then raised again
+            self.groups.remove(name)
+            raise
         finally:
-            if group is not None:
-                os.close(group)
+            for fd in fds:
+                os.close(fd)
         pid = int(reply.words[0])
         link = self._hold(name, runtime, guest_range, pid, reply.fds, on_end)
         born_there = group is not None and self._version >= _BORN_IN_GROUP_SINCE
         self.groups.settle(name, pid, born_there=born_there)
+        if enters:
+            self.groups.pin(pid, resources)
+        else:  # a keeper of an earlier release
+            self.groups.controllers.limit(name, pid, resources)
         return link
 
     async def _start(self, *words: str, fds: Sequence[int]) -> _Reply:
@@ -137,6 +155,7 @@ class Keeper:
         if reply is None:
             return None
         _name, runtime, guest_range, pid = reply.words
+        self.groups.controllers.adopt(name, int(pid))
         return self._hold(name, runtime, int(guest_range), int(pid), reply.fds, on_end)
 
     async def swap(self, name: str, words: Sequence[str]) -> None:

@@ -14,23 +14,28 @@ from sandlot.model import Capability, LimitReached, Probe, SandlotError, Unavail
 HOSTNAME = "sandbox"
 WORKSPACE = "/workspace"
 _PROBE_NAME = "probe"
+_ALWAYS = frozenset(
+    {
+        Capability.ISOLATION,
+        Capability.OWN_ROOT,
+        Capability.USERS,
+        Capability.TERMINALS,
+        Capability.SURVIVES_ENGINE,
+    }
+)
 
 
 class NamespacesRuntime:
     name = "namespaces"
-    capabilities = frozenset(
-        {
-            Capability.ISOLATION,
-            Capability.OWN_ROOT,
-            Capability.USERS,
-            Capability.TERMINALS,
-            Capability.SURVIVES_ENGINE,
-        }
-    )
 
     def __init__(self, keeper: Keeper, data: Path) -> None:
         self._keeper = keeper
         self._data = data
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What this machine can limit is known when the keeper is there."""
+        return _ALWAYS | self._keeper.groups.controllers.capabilities
 
     async def probe(self) -> Probe:
         """Starts a guest on an empty root: what a session needs of the kernel, all of it, for real."""
@@ -77,7 +82,7 @@ class NamespacesRuntime:
 
     async def start(self, plan: StartPlan, on_end: Callable[[str], None]) -> Guest:
         words = (HOSTNAME, str(plan.range), *_root_words(plan))
-        guest = await self._keeper.start(self.name, plan.volume.name, words, plan.range, on_end)
+        guest = await self._keeper.start(self.name, plan.volume.name, words, plan.range, plan.resources, on_end)
         await guest.known()
         guest.begin()
         return guest

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from sandlot.contracts.runtime import Group, Guest, StartPlan, Tree
 from sandlot.contracts.storage import Volume
 from sandlot.host.runtimes.keeper import Keeper
-from sandlot.model import Capability, CapabilityNotSupported, Probe, Unavailable
+from sandlot.model import Capability, CapabilityNotSupported, Probe, Resources, Unavailable
 
 
 class NoRuntime:
@@ -34,7 +34,7 @@ class NoRuntime:
     async def start(self, plan: StartPlan, on_end: Callable[[str], None]) -> Guest:
         workspace = plan.volume.path / "u" / "workspace"
         workspace.mkdir(exist_ok=True)
-        guest = await self._keeper.start(self.name, plan.volume.name, (str(workspace),), -1, on_end)
+        guest = await self._keeper.start(self.name, plan.volume.name, (str(workspace),), -1, Resources(), on_end)
         await guest.known()
         guest.begin()
         return guest

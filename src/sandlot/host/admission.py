@@ -1,0 +1,53 @@
+"""Whether the machine can hold what a new session may use, beside what others may use already."""
+
+import os
+import resource
+from collections.abc import Iterable
+
+from sandlot.model import HostFull, InvalidArgument, Resources
+
+_MIB = 1024 * 1024
+
+
+class Admission:
+    """Counts what was asked for, not what is used; who has no limit counts nothing."""
+
+    def __init__(self, overcommit: float) -> None:
+        self._memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        self._overcommit = overcommit
+        self._coming: dict[str, Resources] = {}
+
+    def expect(self, session_id: str, asked: Resources, held: Iterable[Resources]) -> None:
+        """Counted from now on, until `arrived`. Raises HostFull, InvalidArgument; then nothing is counted."""
+        cpus = len(os.sched_getaffinity(0))
+        if asked.cpus is not None and asked.cpus > cpus:
+            raise InvalidArgument(
+                f"{asked.cpus:g} cpus were asked for, and this machine has {cpus}",
+                next_step="ask for less, or for a larger machine",
+                limit="cpus",
+            )
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        if asked.open_files is not None and resource.RLIM_INFINITY != files < asked.open_files:
+            raise InvalidArgument(
+                f"{asked.open_files} open files were asked for, and this engine itself may have {files}",
+                next_step="ask for less, or raise the limit of the engine (ulimit -n)",
+                limit="open_files",
+            )
+        if asked.memory_bytes is not None:
+            room = int(self._memory_bytes * self._overcommit)
+            taken = sum(each.memory_bytes or 0 for each in (*held, *self._coming.values()))
+            if taken + asked.memory_bytes > room:
+                raise HostFull(
+                    f"this host holds {room // _MIB} MiB of memory, its sessions may use {taken // _MIB} MiB already, "
+                    f"and {asked.memory_bytes // _MIB} MiB more were asked for",
+                    next_step="destroy a session, ask for less, or raise SANDLOT_OVERCOMMIT",
+                    limit="memory_bytes",
+                    asked=asked.memory_bytes,
+                    taken=taken,
+                    room=room,
+                )
+        self._coming[session_id] = asked
+
+    def arrived(self, session_id: str) -> None:
+        """It is a session now, or did not become one."""
+        self._coming.pop(session_id, None)

@@ -1,0 +1,220 @@
+"""Limits of sessions, held by the kernel's controllers, whichever version of control groups has them.
+
+Version 2 has one group for everything, the session's own. Version 1 has a tree of groups per controller: a session has
+a group only where it has a limit."""
+
+import itertools
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from sandlot.contracts.runtime import Hits
+from sandlot.host.runtimes.hierarchies import LIMITING, Hierarchy, find_hierarchies, read
+from sandlot.model import Capability, Resources, Unavailable
+
+_PERIOD_US = 100_000
+_OLD_NAMES = {"io": "blkio"}
+# In version 1 the weight has the name of what goes by it.
+_OLD_WEIGHTS = ("blkio.bfq.weight", "blkio.weight")
+_CAPABILITIES = {
+    "cpu": Capability.LIMIT_CPUS,
+    "memory": Capability.LIMIT_MEMORY,
+    "pids": Capability.LIMIT_PIDS,
+    "io": Capability.LIMIT_IO,
+}
+
+
+class Setting(NamedTuple):
+    """One value for one file of one controller. An optional one may be unknown to this kernel."""
+
+    controller: str
+    file: str
+    value: str
+    optional: bool = False
+
+
+def settings(resources: Resources, versions: Mapping[str, int], cpus: Sequence[int]) -> Iterator[Setting]:
+    """What to write for limits. `versions`: which version has each controller; `cpus`: the processors to use, if only
+    some."""
+    if resources.cpus is not None:
+        quota = max(1000, round(resources.cpus * _PERIOD_US))
+        if versions.get("cpu") == 2:
+            yield Setting("cpu", "cpu.max", f"{quota} {_PERIOD_US}")
+        else:
+            yield Setting("cpu", "cpu.cfs_quota_us", str(quota))
+        if cpus and "cpuset" in versions:
+            yield Setting("cpuset", "cpuset.cpus", ",".join(map(str, cpus)))
+    if resources.memory_bytes is not None:
+        memory, swap = resources.memory_bytes, resources.swap_bytes or 0
+        optional = resources.swap_bytes is None  # where swap is not counted, it is not asked for either
+        if versions.get("memory") == 2:
+            yield Setting("memory", "memory.max", str(memory))
+            yield Setting("memory", "memory.swap.max", str(swap), optional)
+        else:
+            yield Setting("memory", "memory.limit_in_bytes", str(memory))
+            yield Setting("memory", "memory.memsw.limit_in_bytes", str(memory + swap), optional)
+    if resources.pids is not None:
+        yield Setting("pids", "pids.max", str(resources.pids + 1))  # the guest is one too
+    if resources.io_weight is not None:
+        if versions.get("io") == 2:
+            yield Setting("io", "io.weight", f"default {resources.io_weight}")
+        else:
+            yield from (Setting("io", name, str(resources.io_weight), True) for name in _OLD_WEIGHTS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    base: Path  # holds the groups of our sessions
+    version: int
+
+
+class Controllers:
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._places: dict[str, _Place] = {}
+        self._groups: dict[str, dict[str, Path]] = {}  # of version 1, by session and controller
+        self._turn = itertools.count(os.getpid())
+        self._capabilities: frozenset[Capability] = frozenset({Capability.LIMIT_OPEN_FILES})
+
+    def open(
+        self, hierarchies: Sequence[Hierarchy], unified: Path | None, given: frozenset[str], *, weighed: bool
+    ) -> None:
+        """`unified`: our groups of version 2, which get the controllers `given`."""
+        for controller in LIMITING:
+            if unified and controller in given:
+                self._places[controller] = _Place(unified, 2)
+                continue
+            old = _OLD_NAMES.get(controller, controller)
+            for hierarchy in hierarchies:
+                if old in hierarchy.controllers and os.access(hierarchy.path, os.W_OK):
+                    self._places[controller] = _Place(hierarchy.path / self._name, 1)
+        able = {_CAPABILITIES[name] for name in self._places if name in _CAPABILITIES}
+        if not weighed:
+            able.discard(Capability.LIMIT_IO)
+        if Capability.LIMIT_MEMORY in able and self._counts_swap():
+            able.add(Capability.LIMIT_SWAP)
+        self._capabilities |= able
+
+    def _counts_swap(self) -> bool:
+        place = self._places["memory"]
+        if place.version == 2:
+            return Path("/proc/swaps").exists()
+        return (place.base.parent / "memory.memsw.limit_in_bytes").exists()
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        return self._capabilities
+
+    def prepare(self, name: str, resources: Resources) -> list[int]:
+        """Set limits, before the guest is there. Gives descriptors of the groups that it has to enter, each a file that
+        takes the number of a process. Raises Unavailable."""
+        entered: list[int] = []
+        try:
+            for group in self._set(name, resources):
+                entered.append(os.open(group / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC))
+        except OSError as error:
+            for fd in entered:
+                os.close(fd)
+            raise Unavailable(f"the limits of the session cannot be set: {error.strerror}") from error
+        return entered
+
+    def limit(self, name: str, pid: int, resources: Resources) -> None:
+        """Set limits of a guest that lives. Raises Unavailable."""
+        fds = self.prepare(name, resources)
+        try:
+            for fd in fds:
+                os.write(fd, str(pid).encode())
+            self.pin(pid, resources)
+        except OSError as error:
+            raise Unavailable(f"the guest cannot be put under its limits: {error.strerror}") from error
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def pin(self, pid: int, resources: Resources) -> None:
+        """Where no group can tell which processors to use: all that a guest starts inherits it. Raises OSError."""
+        if "cpuset" not in self._places and (cpus := self._cpus(resources)):
+            os.sched_setaffinity(pid, cpus)
+
+    def _set(self, name: str, resources: Resources) -> set[Path]:
+        """The groups of version 1 that it took."""
+        versions = {controller: place.version for controller, place in self._places.items()}
+        made: dict[str, Path] = {}
+        for controller, file, value, optional in settings(resources, versions, self._cpus(resources)):
+            place = self._places[controller]
+            group = place.base / name
+            if place.version == 1 and controller not in made:
+                self._make(controller, place, group)
+                made[controller] = group
+            try:
+                _write(group / file, value)
+            except OSError:
+                if not optional:
+                    raise
+        self._groups.setdefault(name, {}).update(made)
+        return set(made.values())
+
+    def _make(self, controller: str, place: _Place, group: Path) -> None:
+        try:
+            group.mkdir(exist_ok=True)
+        except FileNotFoundError:
+            place.base.mkdir(exist_ok=True)
+            if controller == "cpuset":
+                _write(place.base / "cpuset.mems", read(place.base.parent / "cpuset.effective_mems").strip())
+                _write(place.base / "cpuset.cpus", read(place.base.parent / "cpuset.effective_cpus").strip())
+            group.mkdir(exist_ok=True)
+        if controller == "cpuset":
+            _write(group / "cpuset.mems", read(place.base / "cpuset.mems").strip())
+
+    def _cpus(self, resources: Resources) -> list[int]:
+        """As many processors as the limit, rounded up, taken in turn; none when it is all that there are."""
+        if resources.cpus is None:
+            return []
+        have, wanted = sorted(os.sched_getaffinity(0)), math.ceil(resources.cpus)
+        if wanted >= len(have):
+            return []
+        first = next(self._turn)
+        return sorted(have[(first + step) % len(have)] for step in range(wanted))
+
+    def adopt(self, name: str, pid: int) -> None:
+        """A guest of an earlier engine, which may have been in other groups than this one."""
+        for hierarchy in find_hierarchies(read("/proc/self/mountinfo"), read(f"/proc/{pid}/cgroup")):
+            if hierarchy.version == 1 and hierarchy.path.name == name:
+                new_names = {old: new for new, old in _OLD_NAMES.items()}
+                groups = {new_names.get(controller, controller): hierarchy.path for controller in hierarchy.controllers}
+                self._groups.setdefault(name, {}).update(groups)
+
+    def hits(self, name: str) -> Hits:
+        return Hits(
+            self._count(name, "memory", {1: "memory.oom_control", 2: "memory.events"}, "oom_kill"),
+            self._count(name, "pids", {1: "pids.events", 2: "pids.events"}, "max"),
+        )
+
+    def _count(self, name: str, controller: str, files: Mapping[int, str], key: str) -> int:
+        place = self._places.get(controller)
+        if place is None:
+            return 0
+        group = place.base / name if place.version == 2 else self._groups.get(name, {}).get(controller)
+        if group is None:
+            return 0
+        words = read(group / files[place.version]).split()
+        return int(words[words.index(key) + 1]) if key in words else 0
+
+    def leave(self, name: str) -> set[Path]:
+        """The groups that a guest had, to be removed when it has ended."""
+        return set(self._groups.pop(name, {}).values())
+
+    def bases(self) -> set[Path]:
+        """What holds our groups of version 1; made when the first is needed."""
+        return {place.base for place in self._places.values() if place.version == 1}
+
+
+def _write(path: Path, value: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, value.encode())
+    finally:
+        os.close(fd)

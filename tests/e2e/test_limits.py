@@ -1,0 +1,178 @@
+"""Limits of sessions, held by this machine's kernel."""
+
+import asyncio
+import os
+from dataclasses import replace
+from hashlib import blake2b
+from pathlib import Path
+
+import pytest
+
+from sandlot.config.settings import Settings
+from sandlot.host.service import SandboxHostService
+from sandlot.model import (
+    CallRequest,
+    Capability,
+    CapabilityNotSupported,
+    ForkRequest,
+    HostFull,
+    InvalidArgument,
+    Resources,
+    RollbackRequest,
+    SessionFilter,
+    SessionSpec,
+    TurnRequest,
+    limits,
+)
+from sandlot.wiring.embedded import build
+from tests.conftest import Ran, clean_up, run
+
+pytestmark = pytest.mark.root
+
+# Prints how many processes it can have beside itself, up to 60, and ends them.
+FORKS = """
+import os, signal
+alive = []
+try:
+    while len(alive) < 60:
+        alive.append(os.fork() or signal.pause())
+except OSError as error:
+    print(error.errno, end=" ")
+print(len(alive))
+for pid in alive:
+    os.kill(pid, signal.SIGKILL)
+"""
+GROW = "x = bytearray(200 << 20); print(len(x))"
+
+
+async def python(host: SandboxHostService, session_id: str, program: str) -> Ran:
+    return await run(host, CallRequest(session_id, ("python3", "-c", program)))
+
+
+async def make(host: SandboxHostService, need: Capability, resources: Resources) -> str:
+    if need not in await host.capabilities():
+        pytest.skip(f"this machine has no {need}")
+    return (await host.create(SessionSpec(resources=resources))).session_id
+
+
+async def stops_at(host: SandboxHostService, session_id: str, pids: int) -> bool:
+    return (await python(host, session_id, FORKS)).stdout.split() == [b"11", str(pids - 1).encode()]
+
+
+def groups(settings: Settings) -> dict[str, set[Path]]:
+    """The groups of an engine's guests, by name. There may be others on this machine."""
+    found: dict[str, set[Path]] = {}
+    base = "sandlot-" + blake2b(os.fsencode(settings.data), digest_size=6).hexdigest()
+    for path in Path("/sys/fs/cgroup").glob(f"**/{base}/v-*"):
+        found.setdefault(path.name, set()).add(path)
+    return found
+
+
+async def test_processes_stop_at_their_limit_and_neighbours_run_on(host: SandboxHostService) -> None:
+    session_id = await make(host, Capability.LIMIT_PIDS, Resources(pids=20))
+    neighbour = await make(host, Capability.LIMIT_PIDS, Resources())
+    assert await stops_at(host, session_id, 20)
+    ran = await python(host, neighbour, FORKS)
+    assert ran.stdout == b"60\n", ran
+    assert (await run(host, CallRequest(session_id, ("sh", "-c", "(true); true")))).exit_code == 0
+
+
+async def test_memory_ends_a_process_and_not_the_session(host: SandboxHostService) -> None:
+    session_id = await make(host, Capability.LIMIT_MEMORY, Resources(memory_bytes=64 * limits.MIB))
+    ran = await python(host, session_id, GROW)
+    assert (ran.exit_code, ran.result.signal) == (137, 9), ran
+    assert (await run(host, CallRequest(session_id, ("echo", "on")))).stdout == b"on\n"
+
+
+async def test_cpus_are_shared_out(host: SandboxHostService) -> None:
+    session_id = await make(host, Capability.LIMIT_CPUS, Resources(cpus=0.5))
+    spin = "for i in 1 2; do timeout 2 sh -c 'while :; do :; done' & done; wait"
+    ran = await run(host, CallRequest(session_id, ("sh", "-c", spin)))
+    # A busy machine gives less, never more. The last slice may be taken in advance.
+    assert ran.result.user_s + ran.result.system_s <= 0.5 * ran.result.duration_s + 0.3, ran
+    assert (await run(host, CallRequest(session_id, ("nproc",)))).stdout == b"1\n"
+
+
+async def test_open_files_are_counted(host: SandboxHostService) -> None:
+    session_id = await make(host, Capability.LIMIT_OPEN_FILES, Resources(open_files=32))
+    ran = await python(host, session_id, "import os\nfor _ in range(40): os.dup(0)")
+    assert b"Too many open files" in ran.stderr
+    raised = "ulimit -n 64"
+    assert (await run(host, CallRequest(session_id, ("sudo", "sh", "-c", raised)))).exit_code != 0
+
+
+@pytest.mark.parametrize("field", ["disk_bytes", "io_weight", "swap_bytes"])
+async def test_what_cannot_be_enforced_is_refused(host: SandboxHostService, field: str) -> None:
+    names = {"disk_bytes": "limit_disk", "io_weight": "limit_io", "swap_bytes": "limit_swap"}
+    if Capability(names[field]) in await host.capabilities():
+        pytest.skip("this machine can do it")
+    values = {"disk_bytes": limits.GIB, "io_weight": 50, "swap_bytes": 0}
+    asked = Resources(**{field: values[field]}, memory_bytes=limits.GIB)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(CapabilityNotSupported):
+        await host.create(SessionSpec(resources=asked))
+    assert (await host.list(SessionFilter())).sessions == ()
+
+
+async def test_limits_outlive_the_engine_a_rollback_and_a_fork(settings: Settings) -> None:
+    async with build(settings) as host:
+        session_id = await make(host, Capability.LIMIT_PIDS, Resources(pids=12))
+        await host.turn_complete(TurnRequest(session_id))
+        await host.rollback(RollbackRequest(session_id, "1"))
+    async with build(replace(settings, resources=Resources(pids=30))) as host:
+        assert (await host.get(session_id)).resources == Resources(pids=12)
+        assert await stops_at(host, session_id, 12)
+        (fork,) = await host.fork(ForkRequest(session_id, "1"))
+        assert fork.resources == Resources(pids=12)
+        assert await stops_at(host, fork.session_id, 12)
+        other = await make(host, Capability.LIMIT_PIDS, Resources())
+        assert await stops_at(host, other, 30)
+        assert len(groups(settings)) == 3
+        await clean_up(host)
+    assert groups(settings) == {}
+
+
+async def test_a_guest_that_waited_gets_the_limits_of_its_session(settings: Settings) -> None:
+    async with build(replace(settings, warm_pool=2)) as host:
+        async with asyncio.timeout(60):
+            while len(groups(settings)) < 2:  # noqa: ASYNC110 - the second is begun when the first is ready
+                await asyncio.sleep(0.02)
+        waiting = groups(settings)
+        session_id = await make(host, Capability.LIMIT_PIDS, Resources(pids=10, memory_bytes=64 * limits.MIB))
+        assert await stops_at(host, session_id, 10)
+        assert (await python(host, session_id, GROW)).exit_code == 137
+        changed = [name for name, paths in groups(settings).items() if name in waiting and paths > waiting[name]]
+        assert len(changed) == 1 or "memory" not in str(groups(settings)), "the pool was not used"
+        await clean_up(host)
+    assert groups(settings) == {}
+
+
+async def test_defaults_hold_and_are_told(settings: Settings) -> None:
+    chosen = replace(settings, resources=Resources(pids=15, open_files=64, disk_bytes=limits.GIB))
+    async with build(chosen) as host:
+        session_id = await make(host, Capability.LIMIT_PIDS, Resources())
+        info = await host.get(session_id)
+        assert (info.resources, info.unlimited) == (Resources(pids=15, open_files=64), ("disk_bytes",))
+        assert await stops_at(host, session_id, 15)
+        wider = await make(host, Capability.LIMIT_PIDS, Resources(pids=25))
+        assert await stops_at(host, wider, 25)
+        await clean_up(host)
+
+
+async def test_a_host_holds_no_more_than_it_has(settings: Settings) -> None:
+    async with build(replace(settings, overcommit=0.5)) as host:
+        machine = next(int(line.split()[1]) * 1024 for line in Path("/proc/meminfo").read_text().splitlines())
+        third = Resources(memory_bytes=machine // 6)
+        first = await make(host, Capability.LIMIT_MEMORY, third)
+        made = await asyncio.gather(
+            *(host.create(SessionSpec(resources=third)) for _ in range(4)), return_exceptions=True
+        )
+        refused = [error for error in made if isinstance(error, HostFull)]
+        assert len(refused) in (2, 3), made  # the machine's memory is not quite what the file says
+        assert refused[0].retryable
+        assert refused[0].context["asked"] == machine // 6
+        await host.create(SessionSpec())  # who has no limit counts nothing
+        await host.destroy(first)
+        await host.create(SessionSpec(resources=third))
+        with pytest.raises(InvalidArgument, match="cpus"):
+            await host.create(SessionSpec(resources=Resources(cpus=65000)))
+        await clean_up(host)
