@@ -19,7 +19,7 @@ SAY := printf '%-10s%s\n'
 .DELETE_ON_ERROR:
 .SUFFIXES:
 .SHELLFLAGS := -euc
-.PHONY: help setup guest demo test check gen pictures soak powercut bench fuzz sanitize wheel clean debian
+.PHONY: help setup guest demo test check gen pictures soak leaks powercut bench fuzz sanitize wheel clean debian
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -56,6 +56,9 @@ bench: setup ## measure what the documents promise
 
 soak: setup ## kill engines at every named place, 200 times, and look what is found behind (root)
 	@$(BIN)/python -m tests.soak.run
+
+leaks: setup ## make and destroy 10,000 sessions, and look what is left of them (root)
+	@$(BIN)/python -m tests.soak.leaks
 
 powercut: setup ## cut the power at every flush of a disk and between, and look what an engine finds (root)
 	@$(BIN)/python -m tests.power.run

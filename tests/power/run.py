@@ -6,7 +6,7 @@ an engine is started on it. Everything is mounted in a namespace of its own, so 
 
 import argparse
 import asyncio
-import ctypes
+import logging
 import os
 import random
 import shutil
@@ -20,6 +20,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.own_mounts import enter_own_mounts
 from tests.power.cuts import BLOCK, Cut, Disk, Epoch, all_cuts, choose, divide
 from tests.power.judge import differences, judge
 from tests.power.recorder import read_log
@@ -29,7 +30,6 @@ IMAGE_BYTES = 64 << 20
 DEADLINE_S = 300
 UNMOUNT_S = 60
 PROGRAMS = ("mkfs.ext4", "losetup", "mount", "umount")
-_CLONE_NEWNS, _MS_REC_PRIVATE = 0x20000, 0x4000 | 1 << 18
 
 
 def lacks() -> str:
@@ -41,13 +41,6 @@ def lacks() -> str:
 
 def call(*words: str | Path) -> str:
     return subprocess.run(words, check=True, capture_output=True, text=True, timeout=DEADLINE_S).stdout.strip()
-
-
-def enter_own_mounts() -> None:
-    """What others start meanwhile must not hold our disks, and our death must leave none."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(_CLONE_NEWNS) or libc.mount(None, b"/", None, _MS_REC_PRIVATE, None):
-        raise OSError(ctypes.get_errno(), "no mount namespace")
 
 
 @contextmanager
@@ -158,6 +151,7 @@ def main() -> int:
         return 1
     print(f"seed {arguments.seed}")
     began = time.monotonic()
+    logging.disable(logging.WARNING)  # of layers that are made again; what matters is told below
     enter_own_mounts()
     with tempfile.TemporaryDirectory(prefix="sandlot-power-") as folder:
         work = PowerCut(Path(folder), arguments.templates.absolute())
