@@ -27,6 +27,7 @@ VALUES = (
     ("model/session.py", ("SessionInfo", "SessionState")),
     ("model/call.py", ("CallRecord", "CallResult", "CallState", "Stream")),
     ("model/file.py", ("FileInfo", "FileKind")),
+    ("model/health.py", ("Health", "HealthStatus", "HealthReason", "HealthFailure", "PoolSpace", "Share")),
     ("model/network.py", ("NetworkPolicy", "NetworkMode")),
 )
 

@@ -115,7 +115,7 @@ class TemplateProgress:
 
 
 _STYLES = {"active": "green", "ok": "green", "failed": "red", "missing": "red", "paused": "yellow"}
-_COLOURS = {"ok": "32", "missing": "31", "note": "36", "bold": "1", "dim": "2"}
+_COLOURS = {"ok": "32", "missing": "31", "note": "36", "warn": "33", "bold": "1", "dim": "2"}
 
 
 @contextmanager

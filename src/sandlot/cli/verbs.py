@@ -23,6 +23,7 @@ VERBS: Mapping[str, str] = {
     "show": "Tell all about one session and its calls",
     "events": "Tell what has happened to sessions, and go on telling with -f",
     "kill": "Destroy sessions: everything that runs in them ends, their files are removed",
+    "health": "Tell how the host is: its space, its load, and what went wrong lately",
     "recover": "Bring a failed session back: its files as they were left, with nothing running in it",
     "doctor": "Tell what this machine can do, and what to do about what it cannot",
     "attack": "Try to break out of sessions of this machine, in every way that is known, and tell what held",

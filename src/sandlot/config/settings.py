@@ -23,6 +23,9 @@ class Settings:
     snapshot_prefix: str
     resources: Resources  # of a session that asks for none
     overcommit: float
+    space_warn: float
+    space_critical: float
+    health_interval_s: float
     keeper: Path  # the guest program
 
 
@@ -64,6 +67,21 @@ VARIABLES = (
         "How many times the machine's memory its sessions may ask for together.",
         f"{limits.MEMORY_OVERCOMMIT:g}",
     ),
+    Variable(
+        "SANDLOT_SPACE_WARN",
+        "From which fraction of used space or inodes on a host is degraded.",
+        f"{limits.SPACE_WARN}",
+    ),
+    Variable(
+        "SANDLOT_SPACE_CRITICAL",
+        "From which fraction on it is unhealthy, and makes no sessions.",
+        f"{limits.SPACE_CRITICAL}",
+    ),
+    Variable(
+        "SANDLOT_HEALTH_INTERVAL_S",
+        "How often the engine looks at itself, in seconds.",
+        f"{limits.HEALTH_INTERVAL_S:g}",
+    ),
     Variable("SANDLOT_KEEPER", "The guest program, where it is not the one of the package.", "in the package"),
 )
 
@@ -88,6 +106,9 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
             or None,
         ),
         overcommit=read.number("SANDLOT_OVERCOMMIT", limits.MEMORY_OVERCOMMIT, 0.1, 1000),
+        space_warn=read.number("SANDLOT_SPACE_WARN", limits.SPACE_WARN, 0.01, 1),
+        space_critical=read.number("SANDLOT_SPACE_CRITICAL", limits.SPACE_CRITICAL, 0.01, 1),
+        health_interval_s=read.number("SANDLOT_HEALTH_INTERVAL_S", limits.HEALTH_INTERVAL_S, 0.1, 86400),
         keeper=Path(env.get("SANDLOT_KEEPER") or Path(__file__).parents[1] / "_bin" / "sandlot-keeper"),
     )
     if read.wrong:

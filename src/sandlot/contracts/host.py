@@ -23,6 +23,7 @@ from sandlot.model import (
     FileStat,
     FileWrite,
     ForkRequest,
+    Health,
     RollbackRequest,
     SessionFilter,
     SessionInfo,
@@ -79,7 +80,8 @@ class Sessions(Protocol):
         session that was made for it, as it is now, until it is destroyed.
 
         Raises InvalidArgument, SessionExists, MaxSessionsReached, TemplateNotFound, CapabilityNotSupported when
-        something asked for cannot be had (then nothing was created), Unavailable when the machine failed to do it.
+        something asked for cannot be had (then nothing was created), HostUnhealthy when the host is too full for
+        another one, Unavailable when the machine failed to do it.
         """
         ...
 
@@ -206,12 +208,16 @@ class Snapshots(Protocol):
         ...
 
     async def fork(self, request: ForkRequest) -> Sequence[SessionInfo]:
-        """New sessions, all or none. Raises SnapshotNotFound, MaxSessionsReached, LimitReached."""
+        """New sessions, all or none. Raises SnapshotNotFound, MaxSessionsReached, HostUnhealthy, LimitReached."""
         ...
 
 
 class Upkeep(Protocol):
     """What keeps a host in order."""
+
+    async def health(self) -> Health:
+        """How the host is, found out anew. Always answers; what cannot be found out in time is a reason."""
+        ...
 
     async def recover(self, session_id: str) -> SessionInfo:
         """Bring a failed session back: its files, as they were left, under a new guest. What ran in it is lost.

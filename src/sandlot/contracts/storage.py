@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from sandlot.model import Capability, Probe
+from sandlot.model import Capability, Probe, StorageHealth
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,4 +93,8 @@ class Storage(Volumes, Points, Protocol):
 
     async def probe(self) -> Probe:
         """Whether it works here, found out by trying."""
+        ...
+
+    async def health(self) -> StorageHealth:
+        """How full it is; of its filesystem where it has no pool. Cheap. Raises Unavailable."""
         ...

@@ -2,8 +2,12 @@
 
 import asyncio
 import logging
+import time
+from collections import deque
 from collections.abc import Coroutine
 from typing import Any
+
+from sandlot.model import HealthFailure, limits
 
 _log = logging.getLogger("sandlot.host")
 
@@ -12,6 +16,7 @@ class Background:
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
+        self._failures: deque[HealthFailure] = deque(maxlen=limits.HEALTH_ERRORS_MAX)
 
     def spawn(self, name: str, work: Coroutine[Any, Any, Any]) -> None:
         if self._closed:
@@ -24,7 +29,12 @@ class Background:
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()):
+            self._failures.append(HealthFailure(time.time(), task.get_name(), str(error) or type(error).__name__))
             _log.error("background task %s failed: %s", task.get_name(), error, exc_info=error)
+
+    def failures(self) -> tuple[HealthFailure, ...]:
+        """The newest ones, oldest first."""
+        return tuple(self._failures)
 
     async def close(self, patience_s: float) -> None:
         """Give tasks a moment to end by themselves, then cancel them."""

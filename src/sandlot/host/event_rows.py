@@ -55,7 +55,8 @@ def note_boot(db: sqlite3.Connection) -> None:
         detail = "the machine was started again; the last events before that may be missing"
         sql = f"INSERT INTO events ({_COLUMNS}) VALUES (?,?,'',?,?)"
         db.execute(sql, (last + _NEVER_GIVEN, time.time(), str(EventKind.GAP), detail))
-    db.execute("INSERT OR REPLACE INTO meta VALUES ('boot', ?)", (boot,))
+    if not found or found[0] != boot:
+        db.execute("INSERT OR REPLACE INTO meta VALUES ('boot', ?)", (boot,))
 
 
 def bounds(db: sqlite3.Connection) -> tuple[int, int]:

@@ -10,12 +10,14 @@ import json
 import queue
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from sandlot.host.event_rows import EventCopy, EventRows, note_boot
+from sandlot.host.reserve import Reserve
 from sandlot.host.schema import VERSION, statements
 from sandlot.model import (
     CallRecord,
@@ -77,6 +79,7 @@ _Done = Callable[[Any, BaseException | None], None]
 class Journal:
     def __init__(self, path: Path) -> None:
         self._path = path
+        self.reserve = Reserve(path.with_name("reserve"))
         self._work: queue.SimpleQueue[tuple[_Work, bool, _Done | None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="sandlot-journal", daemon=True)
         self._loop = asyncio.get_running_loop()
@@ -230,6 +233,11 @@ class Journal:
 
         return await self._do(prune)
 
+    async def check(self) -> None:
+        """Whether it can be written, found out by writing. Raises JournalError."""
+        sql = "INSERT OR REPLACE INTO meta VALUES ('checked', ?)"
+        await self._do(lambda db: db.execute(sql, (str(time.time()),)))
+
     # ---- the thread --------------------------------------------------------------------------------------------
 
     async def _do(self, work: _Work, *, full: bool = False) -> Any:
@@ -262,7 +270,7 @@ class Journal:
 
     def _run(self) -> None:
         try:
-            db = _open(self._path)
+            db = self._open()
         except Exception as error:  # noqa: BLE001 - the root of a thread: whoever waits for it must hear
             wrapped = error if isinstance(error, JournalError) else JournalError(f"journal {self._path}: {error}")
             self._tell(self._opened.set_exception, wrapped)
@@ -274,6 +282,16 @@ class Journal:
         self._copy.close()
         db.close()
 
+    def _open(self) -> sqlite3.Connection:
+        try:
+            db = _open(self._path)
+        except sqlite3.OperationalError as error:
+            if not (_is_full(error) and self.reserve.give_up()):
+                raise
+            db = _open(self._path)
+        self.reserve.take()
+        return db
+
     def _batch(self, db: sqlite3.Connection) -> bool:
         """One transaction for all that has come together meanwhile. Returns False at the end."""
         items = [self._work.get()]
@@ -284,6 +302,8 @@ class Journal:
                 break
         todo = [item for item in items if item is not None]
         told = _transact(db, todo, self.events)
+        if isinstance(told, sqlite3.Error) and _is_full(told) and self.reserve.give_up():
+            told = _transact(db, todo, self.events)
         if isinstance(told, sqlite3.Error):
             # One that does not fit must not take the others with it.
             told = [one for item in todo for one in _alone(db, item, self.events)]
@@ -315,6 +335,11 @@ def _transact(db: sqlite3.Connection, items: list[_Item], events: EventRows) -> 
             db.execute("ROLLBACK")
         return error
     return told
+
+
+def _is_full(error: sqlite3.Error) -> bool:
+    """Also what a full disk looks like to whoever cannot lengthen a file."""
+    return error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
 
 
 def _alone(db: sqlite3.Connection, item: _Item, events: EventRows) -> list[_Told]:
@@ -361,6 +386,15 @@ def _attempt(db: sqlite3.Connection, work: _Work, events: EventRows) -> tuple[An
 
 def _open(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    try:
+        _prepare(db, path)
+    except BaseException:  # closed, then raised again: it would hold the file
+        db.close()
+        raise
+    return db
+
+
+def _prepare(db: sqlite3.Connection, path: Path) -> None:
     # The data directory's lock already keeps others out; without shared memory a commit costs less.
     db.execute("PRAGMA locking_mode = EXCLUSIVE")
     db.execute("PRAGMA journal_mode = WAL")
@@ -370,21 +404,19 @@ def _open(path: Path) -> sqlite3.Connection:
     known = db.execute("SELECT name FROM sqlite_master WHERE name = 'meta'").fetchone()
     found = db.execute("SELECT value FROM meta WHERE key = 'version'").fetchone() if known else ("0",)
     if found is None or not str(found[0]).isdigit():
-        db.close()
         raise JournalError(f"{path} is not a journal of ours", next_step="give this engine another data directory")
     version = int(found[0])
     if version > VERSION:
-        db.close()
         raise JournalError(
             f"the journal is of version {version}, and this engine reads up to {VERSION}",
             next_step="use the newer release that wrote it",
         )
     for statement in statements(version):
         db.execute(statement)
-    db.execute("INSERT OR REPLACE INTO meta VALUES ('version', ?)", (str(VERSION),))
+    if version != VERSION:
+        db.execute("INSERT OR REPLACE INTO meta VALUES ('version', ?)", (str(VERSION),))
     note_boot(db)
     db.execute("COMMIT")
-    return db
 
 
 def _session(row: tuple[Any, ...]) -> SessionRow:

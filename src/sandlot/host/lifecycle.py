@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -15,7 +15,7 @@ from sandlot.host.admission import Admission
 from sandlot.host.background import Background
 from sandlot.host.choices import Choices, check_wishes, grant, session_capabilities
 from sandlot.host.history import SnapshotRow
-from sandlot.host.journal import SessionRow
+from sandlot.host.journal import JournalError, SessionRow
 from sandlot.host.output import remove_outputs
 from sandlot.host.parts import HostParts, HostSettings
 from sandlot.host.pool import WarmPool
@@ -51,6 +51,7 @@ from sandlot.model import (
 )
 
 FORKING = "fork"
+_ROOM_PAUSES_S = (0.0, 0.2, 1.0, 3.0, 5.0)
 
 
 class Lifecycle:
@@ -101,6 +102,9 @@ class Lifecycle:
         for vessel in self._pool.drain():
             await self._discard(vessel)
         await self._sweep_storages()
+
+    def sessions(self) -> Collection[Session]:
+        return self._sessions.values()
 
     def find(self, session_id: str) -> Session:
         check_session_id(session_id)
@@ -353,7 +357,10 @@ class Lifecycle:
         row = session.row
         if row.state is not SessionState.DESTROYING:
             session.set_state(transition(row.session_id, row.state, SessionEvent.DESTROY))
-        await self._journal.set_state(row.session_id, SessionState.DESTROYING, event=event)
+        # A full disk is no reason to keep what fills it. An engine that dies before the row is gone leaves a session
+        # that is marked, or one that has failed.
+        with suppress(JournalError):
+            await self._journal.set_state(row.session_id, SessionState.DESTROYING, event=event)
         await failpoints.reach("destroy: marked")
         for live in tuple(session.live.values()):
             live.on_lost("the session was destroyed")
@@ -366,12 +373,23 @@ class Lifecycle:
             await self._storage(session).release(*session.give_up_files())
             await failpoints.reach("destroy: volume released")
             await asyncio.to_thread(remove_outputs, self._outputs / row.volume)
-            await self._journal.remove_session(row.session_id)
+            await self._forget(row.session_id)
             self._sessions.pop(row.session_id, None)
         self._vessels.free(row.id_range)
         if row.request_id:
             self._requests.pop(row.request_id, None)
         self.sweep()
+
+    async def _forget(self, session_id: str) -> None:
+        for pause_s in _ROOM_PAUSES_S:
+            try:
+                await self._journal.remove_session(session_id)
+                return
+            except JournalError:
+                # There is room when its files are gone, and a moment later on disk.
+                await self._sweep_storages()
+                await asyncio.sleep(pause_s)
+        await self._journal.remove_session(session_id)
 
     def guest_ended(self, session: Session, reason: str) -> None:
         if session.row.state in (SessionState.DESTROYING, SessionState.FAILED):

@@ -27,13 +27,15 @@ class DataDirectoryLock:
             os.close(fd)
             raise _held(self._path.parent, holder) from None
         me = {"pid": os.getpid(), "command": " ".join(sys.argv)[:200], "since": time.time()}
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, json.dumps(me).encode(), 0)
+        with contextlib.suppress(OSError):  # a full disk; the lock holds all the same, and only its words are missing
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, json.dumps(me).encode(), 0)
         self._fd = fd
 
     def release(self) -> None:
         if self._fd >= 0:
-            os.ftruncate(self._fd, 0)
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, 0)
             os.close(self._fd)
             self._fd = -1
 

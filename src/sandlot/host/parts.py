@@ -23,6 +23,9 @@ class HostSettings:
     snapshot_prefix: str = TURN_PREFIX
     resources: Resources = field(default_factory=Resources)  # of a session that asks for none
     overcommit: float = limits.MEMORY_OVERCOMMIT
+    space_warn: float = limits.SPACE_WARN
+    space_critical: float = limits.SPACE_CRITICAL
+    health_interval_s: float = limits.HEALTH_INTERVAL_S
 
 
 @dataclass(frozen=True, slots=True)

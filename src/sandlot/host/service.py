@@ -15,6 +15,7 @@ from sandlot.host.choices import Choices, session_capabilities
 from sandlot.host.events import Events
 from sandlot.host.files import Place, SessionFiles
 from sandlot.host.forks import Forks
+from sandlot.host.health import HealthMonitor
 from sandlot.host.journal import CallRow
 from sandlot.host.lifecycle import Lifecycle
 from sandlot.host.lock import DataDirectoryLock
@@ -42,6 +43,7 @@ from sandlot.model import (
     FileStat,
     FileWrite,
     ForkRequest,
+    Health,
     Probe,
     RollbackRequest,
     SandlotError,
@@ -76,6 +78,7 @@ class SandboxHostService:
         self._files = SessionFiles()
         self._events = Events(parts.journal)
         self._lifecycle = Lifecycle(settings, parts, self._choices, self._background, self._outputs)
+        self._monitor = HealthMonitor(settings, parts, self._background, self._lifecycle.sessions)
         self._recovery = Recovery(self._lifecycle, parts, self._outputs)
         self._turns = Turns(self._lifecycle, parts, self._background, settings.turns_kept, settings.snapshot_prefix)
         self._forks = Forks(self._lifecycle, parts, self._turns)
@@ -100,6 +103,7 @@ class SandboxHostService:
                 f"the data directory {data} cannot be used: {error.strerror}", next_step="give another with --data-dir"
             ) from error
         self._lock.acquire()
+        self._journal.reserve.ease()
         _running.add(self)
         try:
             await self._journal.open()
@@ -108,6 +112,7 @@ class SandboxHostService:
                 await storage.probe()
             await self._recovery.take_over()
             await self._lifecycle.start()
+            self._monitor.start()
         except BaseException:  # whatever failed, the directory must be free for the next
             await self._parts.keeper.close()
             await self._journal.close()
@@ -117,6 +122,7 @@ class SandboxHostService:
 
     async def close(self) -> None:
         """Leave. Sessions, their processes and their output stay, to be found by the next engine."""
+        self._monitor.stop()
         self._files.close()
         self._events.close()
         await self._turns.settle()
@@ -148,6 +154,7 @@ class SandboxHostService:
 
     async def create(self, spec: SessionSpec) -> SessionInfo:
         await self._recovery.revive(spec.request_id)
+        await self._monitor.admit()
         return await self._lifecycle.create(spec)
 
     async def get(self, session_id: str) -> SessionInfo:
@@ -158,6 +165,9 @@ class SandboxHostService:
 
     async def destroy(self, session_id: str) -> None:
         await self._lifecycle.destroy(session_id)
+
+    async def health(self) -> Health:
+        return await self._monitor.health()
 
     async def recover(self, session_id: str) -> SessionInfo:
         return await self._recovery.recover(session_id)
@@ -293,6 +303,7 @@ class SandboxHostService:
         return await self._turns.rollback(request)
 
     async def fork(self, request: ForkRequest) -> Sequence[SessionInfo]:
+        await self._monitor.admit()
         return await self._forks.fork(request)
 
     # ---- events ------------------------------------------------------------------------------------------------

@@ -25,7 +25,8 @@
     ├── CapabilityNotSupported       choose another storage, runtime or machine
     │   └── SnapshotsNotAvailable
     ├── Unavailable                  try again
-    │   └── DataDirectoryHeld
+    │   ├── DataDirectoryHeld
+    │   └── HostUnhealthy            free space or memory; sessions that are there can be used and destroyed
     └── DeadlineExceeded             give it more time, or find out why it is slow
 
 Errors are data: a stable code, a message, a next step, a context and whether a retry can help. They cross every wire
@@ -153,6 +154,10 @@ class Unavailable(SandlotError, ConnectionError):
 
 class DataDirectoryHeld(Unavailable):
     code = "data_directory_held"
+
+
+class HostUnhealthy(Unavailable):
+    code = "host_unhealthy"
 
 
 class DeadlineExceeded(SandlotError, TimeoutError):

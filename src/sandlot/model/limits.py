@@ -60,6 +60,18 @@ GUEST_DEADLINE_S = 10.0  # for a guest to boot or to answer
 KEEPER_DEADLINE_S = 20.0
 DESTROY_DEADLINE_S = 60.0
 
+SPACE_WARN = 0.85  # of space or inodes: the host is degraded
+SPACE_CRITICAL = 0.95  # and unhealthy: it makes no sessions
+MEMORY_WARN = 0.92  # of the machine's
+MEMORY_CRITICAL = 0.98
+DESCRIPTORS_WARN = 0.85  # of the engine's
+DESCRIPTORS_CRITICAL = 0.95
+RESERVE_BYTES = 4 * MIB  # kept beside the journal, for a disk that is full
+HEALTH_INTERVAL_S = 30.0  # between two looks of the engine at itself
+HEALTH_FRESH_S = 1.0  # a look that is younger says whether a session may be made
+HEALTH_DEADLINE_S = 5.0  # for one part to answer
+HEALTH_ERRORS_MAX = 32  # failures in the background that are told
+
 
 def within(name: str, value: float, low: float, high: float) -> None:
     """Refuse a number outside its bounds; NaN is outside of everything."""

@@ -8,7 +8,7 @@ from weakref import WeakSet
 
 from sandlot import registry
 from sandlot.contracts import Host
-from sandlot.model import InvalidState
+from sandlot.model import Health, InvalidState
 
 if TYPE_CHECKING:
     import asyncio
@@ -71,6 +71,19 @@ class Client:
         else:  # someone was quicker
             await opened[1]()
         return self._host
+
+    # ---- the host ----------------------------------------------------------------------------------------------
+
+    async def ahealth(self) -> Health:
+        """How the host is, found out anew: its space, its sessions, its calls, and what failed lately."""
+        return await self.run(self._health())
+
+    def health(self) -> Health:
+        """The same, for who does not wait on a loop."""
+        return self.portal.run(self._health())
+
+    async def _health(self) -> Health:
+        return await (await self.host()).health()
 
     # ---- life --------------------------------------------------------------------------------------------------
 

@@ -27,6 +27,9 @@ def build(settings: Settings, progress: Callable[[int], None] | None = None) -> 
             snapshot_prefix=settings.snapshot_prefix,
             resources=settings.resources,
             overcommit=settings.overcommit,
+            space_warn=settings.space_warn,
+            space_critical=settings.space_critical,
+            health_interval_s=settings.health_interval_s,
         ),
         HostParts(
             # `auto` takes the first that is ready.

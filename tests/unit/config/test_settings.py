@@ -54,6 +54,9 @@ def test_every_variable_is_read(tmp_path: Path) -> None:
             "SANDLOT_WARM_POOL": "3",
             "SANDLOT_TURNS_KEPT": "9",
             "SANDLOT_SNAPSHOT_PREFIX": "step",
+            "SANDLOT_SPACE_WARN": "0.5",
+            "SANDLOT_SPACE_CRITICAL": "0.75",
+            "SANDLOT_HEALTH_INTERVAL_S": "2.5",
             "SANDLOT_KEEPER": str(tmp_path / "keeper"),
         }
     )
@@ -61,6 +64,7 @@ def test_every_variable_is_read(tmp_path: Path) -> None:
     assert (settings.storage, settings.runtime) == ("directory", "none")
     assert (settings.sessions_max, settings.warm_pool) == (7, 3)
     assert (settings.turns_kept, settings.snapshot_prefix) == (9, "step")
+    assert (settings.space_warn, settings.space_critical, settings.health_interval_s) == (0.5, 0.75, 2.5)
 
 
 def test_a_relative_directory_does_not_move_with_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

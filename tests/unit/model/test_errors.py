@@ -19,6 +19,7 @@ RETRYABLE = {
     "HostFull",
     "Unavailable",
     "DataDirectoryHeld",
+    "HostUnhealthy",
     "DeadlineExceeded",
 }
 # What a constructor takes by name itself.

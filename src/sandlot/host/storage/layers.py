@@ -23,6 +23,7 @@ from sandlot.host.kernel import sync_filesystem
 from sandlot.host.removal import remove_tree
 from sandlot.host.storage.canonical import CANONICAL_ID
 from sandlot.host.storage.copying import copy_tree
+from sandlot.host.storage.filesystem import filesystem_health
 from sandlot.model import (
     Capability,
     Conflict,
@@ -30,6 +31,7 @@ from sandlot.model import (
     LimitReached,
     NotFound,
     Probe,
+    StorageHealth,
     Unavailable,
     check_id,
     limits,
@@ -51,6 +53,12 @@ class LayersStorage:
         self._held: Counter[str] = Counter()  # by whoever reads or copies it now
         self._sweeping = asyncio.Lock()
         self._sizes: dict[str, int] = {}  # of closed layers, which do not change
+
+    async def health(self) -> StorageHealth:
+        try:
+            return await asyncio.to_thread(filesystem_health, self._volumes)
+        except OSError as error:
+            raise Unavailable(f"{self._volumes}: {error.strerror}") from error
 
     async def probe(self) -> Probe:
         try:
