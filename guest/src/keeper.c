@@ -22,11 +22,12 @@
 #include "boot.h"
 #include "kernel.h"
 #include "root.h"
+#include "view.h"
 #include "wire.h"
 
 /* Requests of the daemon, docs/protocol.md. A message: u32 kind, u32 zero, u64 request, then strings each ended by a
  * zero byte. A reply: u32 kind, i32 errno, u64 request, then strings. Descriptors travel beside. */
-enum { ASK_HELLO = 1, ASK_START = 2, ASK_LIST = 3, ASK_ADOPT = 4, ASK_SWAP = 5, ASK_STOP = 6, ASK_LEAVE = 7 };
+enum { ASK_HELLO = 1, ASK_START = 2, ASK_LIST = 3, ASK_ADOPT = 4, ASK_SWAP = 5, ASK_STOP = 6, ASK_LEAVE = 7, ASK_VIEW = 8 };
 
 enum {
     ASK_HEADER = 16,
@@ -520,6 +521,16 @@ static void on_swap(struct ask *ask) {
     give_layers_to_janitor(&layers);
 }
 
+/* name, then pairs of a path and its content. */
+static void on_view(struct ask *ask) {
+    struct guest *guest = ask->count >= 1 ? guest_find(ask->strings[0]) : NULL;
+    if (guest == NULL || guest->dead) return no(ask, ESRCH, "no such guest");
+    if (guest->range < 0) return no(ask, EOPNOTSUPP, "a guest without a root of its own");
+    if (prepare_confinement() < 0) return no(ask, errno, "prepare confinement");
+    if (view_show(guest->death.fd, ask->strings + 1, ask->count - 1) < 0) return no(ask, errno, "show the limits inside");
+    yes(ask);
+}
+
 static void stopped(struct guest *guest) {
     if (guest->stop_reply_fd >= 0) {
         struct reply reply;
@@ -571,6 +582,7 @@ static void on_ask(struct ask *ask) {
     case ASK_ADOPT: on_adopt(ask); return;
     case ASK_SWAP: on_swap(ask); return;
     case ASK_STOP: on_stop(ask); return;
+    case ASK_VIEW: on_view(ask); return;
     case ASK_LEAVE:
         leaving = guests == NULL;
         /* Whoever connects from now on must meet nobody rather than someone who is about to go. */

@@ -243,6 +243,14 @@ static int carry_over(const char *name, int new_root) {
     return result;
 }
 
+/* Sessions with limits have a /sys of ours. Going without it is no reason to stay. */
+static void carry_sys_over(int new_root) {
+    struct statx info;
+    bool mounted = statx(AT_FDCWD, "/sys", AT_SYMLINK_NOFOLLOW, 0, &info) == 0 &&
+                   (info.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
+    if (mounted) (void)carry_over("sys", new_root);
+}
+
 /* Stands in the guest's mount namespace, with its root as ours. */
 static int swap_inside(int new_root, int *old) {
     if ((*old = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC)) < 0) return failed("open the old root");
@@ -254,6 +262,7 @@ static int swap_inside(int new_root, int *old) {
         errno = saved;
         return -1;
     }
+    carry_sys_over(new_root);
     if (fchdir(new_root) < 0 || sys_pivot_root(".", ".") < 0) return failed("pivot_root");
     if (umount2(".", MNT_DETACH) < 0) return failed("leave the old root");
     return 0;

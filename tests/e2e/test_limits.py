@@ -17,6 +17,7 @@ from sandlot.model import (
     ForkRequest,
     HostFull,
     InvalidArgument,
+    LimitHit,
     Resources,
     RollbackRequest,
     SessionFilter,
@@ -80,8 +81,78 @@ async def test_processes_stop_at_their_limit_and_neighbours_run_on(host: Sandbox
 async def test_memory_ends_a_process_and_not_the_session(host: SandboxHostService) -> None:
     session_id = await make(host, Capability.LIMIT_MEMORY, Resources(memory_bytes=64 * limits.MIB))
     ran = await python(host, session_id, GROW)
-    assert (ran.exit_code, ran.result.signal) == (137, 9), ran
+    assert (ran.exit_code, ran.result.signal, ran.result.limit) == (137, 9, LimitHit.OOM), ran
     assert (await run(host, CallRequest(session_id, ("echo", "on")))).stdout == b"on\n"
+
+
+async def test_a_result_tells_which_limit_it_met(host: SandboxHostService) -> None:
+    asked = Resources(memory_bytes=64 * limits.MIB, pids=20)
+    session_id = await make(host, Capability.LIMIT_MEMORY, asked)
+
+    async def met(script: str, **more: int) -> LimitHit | None:
+        return (await run(host, CallRequest(session_id, ("sh", "-c", script), **more))).result.limit  # pyright: ignore[reportArgumentType]
+
+    grow = f"python3 -c '{GROW}'"
+    assert await met("exit 3") is None
+    assert await met(grow) is LimitHit.OOM
+    assert await met(f"{grow}; exit 4") is LimitHit.OOM, "a shell that says something else"
+    assert await met(f"{grow}; exit 0") is None, "it was not in the way"
+    assert await met("exit 3") is None, "what came before is not blamed"
+    assert await met("kill -9 $$") is None, "a kill of its own"
+    assert await met("seq 100000", output_bytes_max=100) is LimitHit.OUTPUT
+    assert await met("sleep 60", timeout_s=1) is LimitHit.TIMEOUT
+    assert await met("for i in $(seq 50); do sleep 60 & done; wait") is LimitHit.PIDS
+    assert await met("true") is LimitHit.PIDS, "there is no process left for it"
+
+
+async def test_the_reason_is_recorded_and_known_after_a_restart(settings: Settings) -> None:
+    async with build(settings) as host:
+        session_id = await make(host, Capability.LIMIT_MEMORY, Resources(memory_bytes=64 * limits.MIB))
+        assert (await python(host, session_id, GROW)).result.limit is LimitHit.OOM
+        slow = CallRequest(
+            session_id, ("sh", "-c", f"read x; python3 -c '{GROW}'"), stdin=True, detach=True, call_id="slow"
+        )
+        async with host.call(slow):
+            pass
+    async with build(settings) as host:
+        ended = {call.call_id: call.result for call in await host.calls(session_id)}
+        assert [result.limit for result in ended.values() if result] == [LimitHit.OOM]
+        async with host.attach(session_id, "slow") as stream:
+            await stream.close_stdin()
+            assert (await stream.result()).limit is LimitHit.OOM
+        assert (await run(host, CallRequest(session_id, ("false",)))).result.limit is None
+        await clean_up(host)
+
+
+SEES = """
+import os, re
+total = int(re.search(r"MemTotal:\\s+(\\d+)", open("/proc/meminfo").read())[1])
+listed = open("/proc/cpuinfo").read().count("processor\\t:")
+print(os.cpu_count(), len(os.sched_getaffinity(0)), os.sysconf("SC_NPROCESSORS_CONF"), listed, total)
+"""
+
+
+async def test_programs_see_what_the_session_may_use(host: SandboxHostService) -> None:
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("there is nothing less than one processor")
+    session_id = await make(host, Capability.LIMIT_CPUS, Resources(cpus=0.7, memory_bytes=256 * limits.MIB))
+    seen = [b"1", b"1", b"1", b"1", b"262144"]
+    assert (await python(host, session_id, SEES)).stdout.split() == seen
+    ran = await run(host, CallRequest(session_id, ("sh", "-c", "nproc; free -m | awk '/Mem/{print $2}'")))
+    assert ran.stdout.split() == [b"1", b"256"], ran
+    await host.turn_complete(TurnRequest(session_id))
+    await host.rollback(RollbackRequest(session_id, "1"))
+    assert (await python(host, session_id, SEES)).stdout.split() == seen, "after a rollback"
+    (fork,) = await host.fork(ForkRequest(session_id, "1"))
+    assert (await python(host, fork.session_id, SEES)).stdout.split() == seen, "in a fork"
+    tries = (
+        "sudo umount /proc/meminfo || sudo sh -c 'echo 8 > /sys/devices/system/cpu/online' || sudo rm -rf /sys/devices"
+    )
+    assert (await run(host, CallRequest(session_id, ("sh", "-c", tries)))).exit_code != 0
+    assert (await python(host, session_id, SEES)).stdout.split() == seen
+    other = (await host.create(SessionSpec())).session_id
+    ran = await run(host, CallRequest(other, ("sh", "-c", "ls /sys; nproc")))
+    assert ran.stdout == f"{len(os.sched_getaffinity(0))}\n".encode(), "who has no limit sees the machine"
 
 
 async def test_cpus_are_shared_out(host: SandboxHostService) -> None:
@@ -140,6 +211,8 @@ async def test_a_guest_that_waited_gets_the_limits_of_its_session(settings: Sett
         session_id = await make(host, Capability.LIMIT_PIDS, Resources(pids=10, memory_bytes=64 * limits.MIB))
         assert await stops_at(host, session_id, 10)
         assert (await python(host, session_id, GROW)).exit_code == 137
+        ran = await run(host, CallRequest(session_id, ("grep", "MemTotal", "/proc/meminfo")))
+        assert ran.stdout.split()[1] == b"65536"
         changed = [name for name, paths in groups(settings).items() if name in waiting and paths > waiting[name]]
         assert len(changed) == 1 or "memory" not in str(groups(settings)), "the pool was not used"
         await clean_up(host)

@@ -177,6 +177,10 @@ def report(screen: Screen, session_id: str, result: CallResult, sink: Sink) -> i
         screen.note(f"the command could not be run: {printable(result.reason)}")
     if result.limit is LimitHit.TIMEOUT:
         screen.note(f"the command reached its timeout after {result.duration_s:.1f} s and was ended")
+    if result.limit is LimitHit.OOM:
+        screen.note("the session was out of memory: `--memory` gives more")
+    if result.limit is LimitHit.PIDS:
+        screen.note("the session had as many processes as it may: `--pids` gives more")
     if result.truncated:
         screen.note("it printed more than --output-max; the rest was dropped")
     return result.exit_code

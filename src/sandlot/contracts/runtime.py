@@ -153,7 +153,7 @@ class Hits(NamedTuple):
 class Group(Protocol):
     """All processes of a session, its guest among them."""
 
-    def limit(self, resources: Resources) -> None:
+    async def limit(self, resources: Resources) -> None:
         """Give a guest that lives other limits. Raises Unavailable."""
         ...
 

@@ -86,6 +86,11 @@ class Ticket:
         return cls(session_id, process_id, check_id("call", call_id), argv, *numbers, flags[0] == "1", flags[1] == "1")
 
 
+def _no_limit(exit_code: int) -> LimitHit | None:
+    del exit_code
+    return None
+
+
 class LiveCall:
     """A ProcessSink. Its readers come and go; it ends when its result is recorded."""
 
@@ -104,6 +109,7 @@ class LiveCall:
         self.lost: str | None = None
         self.refused: InvalidArgument | None = None
         self.is_attended = False  # someone waits for it
+        self.limit_met: Callable[[int], LimitHit | None] = _no_limit  # by its exit code
         self._record_start = record_start
         self._record = record
         self._wedged = wedged
@@ -194,11 +200,12 @@ class LiveCall:
         if self._timer:
             self._timer.cancel()
         code = 128 + ended.signal if ended.signal else ended.code
+        truncated = ended.stdout_bytes + ended.stderr_bytes > self.log.size_bytes
         self._ended = CallResult(
             call_id=self.ticket.call_id,
             exit_code=_EXIT_TIMEOUT if self._timed_out else code,
             signal=ended.signal or None,
-            limit=LimitHit.TIMEOUT if self._timed_out else None,
+            limit=self._limit(code, truncated=truncated),
             reason=reason,
             duration_s=time.perf_counter() - self._began,
             user_s=ended.user_us / 1e6,
@@ -206,11 +213,19 @@ class LiveCall:
             rss_bytes_max=ended.rss_kib_max * 1024,
             stdout_bytes=ended.stdout_bytes,
             stderr_bytes=ended.stderr_bytes,
-            truncated=ended.stdout_bytes + ended.stderr_bytes > self.log.size_bytes,
+            truncated=truncated,
         )
         self._stdin_closed = True
         if self._spill is None:
             self._finish()
+
+    def _limit(self, code: int, *, truncated: bool) -> LimitHit | None:
+        if self._timed_out:
+            return LimitHit.TIMEOUT
+        # Counters of the kernel are not worth a look after a short success, which is what most calls are.
+        is_short = time.perf_counter() - self._began < NOTE_AFTER_S
+        met = None if is_short and code == 0 else self.limit_met(code)
+        return met or (LimitHit.OUTPUT if truncated else None)
 
     def on_lost(self, reason: str) -> None:
         if self._timer:

@@ -19,6 +19,7 @@ from sandlot.host.journal import JournalError, SessionRow
 from sandlot.host.output import remove_outputs
 from sandlot.host.parts import HostParts, HostSettings
 from sandlot.host.pool import WarmPool
+from sandlot.host.reasons import LimitWatch
 from sandlot.host.repeats import Repeats, Verb
 from sandlot.host.session import Session, Wishes
 from sandlot.host.vessels import DEFAULT_USER, Vessel, Vessels
@@ -281,7 +282,7 @@ class Lifecycle:
             if vessel.guest is None:
                 await self._vessels.start(vessel)
             else:
-                self._vessels.limit(vessel, wishes.resources)
+                await self._vessels.limit(vessel, wishes.resources)
             await failpoints.reach("create: guest started")
             await recorded
             await failpoints.reach("create: recorded")
@@ -330,6 +331,7 @@ class Lifecycle:
         workspace = runtime.workspace(volume) if volume else ""
         session = Session(row, wishes, volume, workspace, runtime.capabilities, self._journal, self._outputs)
         session.on_wedged = partial(self._wedged, session)
+        session.limit_watch = LimitWatch(lambda: runtime.group(row.volume).hits(), wishes.resources)
         session.on_prune_due = lambda: self._background.spawn("prune outputs", self._prune(session))
         return session
 
@@ -394,6 +396,8 @@ class Lifecycle:
     def guest_ended(self, session: Session, reason: str) -> None:
         if session.row.state in (SessionState.DESTROYING, SessionState.FAILED):
             return
+        if session.limit_watch.is_out_of_memory():
+            reason += "; the session was out of memory"
         session.guest = None
         session.set_state(transition(session.row.session_id, session.row.state, SessionEvent.FAIL), reason)
         self._background.spawn("record a failure", self.record_failure(session, reason))

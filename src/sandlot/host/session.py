@@ -8,13 +8,14 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from sandlot.contracts.runtime import Guest, KnownProcess, ProcessEnd, Runtime, SpawnPlan, StartPlan
+from sandlot.contracts.runtime import Guest, Hits, KnownProcess, ProcessEnd, Runtime, SpawnPlan, StartPlan
 from sandlot.contracts.storage import Volume
 from sandlot.host.calls import LiveCall, Ticket
 from sandlot.host.files import Place
 from sandlot.host.gate import Gate
 from sandlot.host.history import SnapshotRow
 from sandlot.host.journal import CallRow, Journal, SessionRow
+from sandlot.host.reasons import LimitWatch
 from sandlot.model import (
     CallRecord,
     CallRequest,
@@ -22,6 +23,7 @@ from sandlot.model import (
     CallState,
     Capability,
     CapabilityNotSupported,
+    LimitHit,
     LimitReached,
     Resources,
     SessionInfo,
@@ -90,6 +92,7 @@ class Session:
         self._ended_since_prune = 0
         self.on_wedged: Callable[[str], None] = self._ignore
         self.on_prune_due: Callable[[], None] = self._nothing
+        self.limit_watch = LimitWatch(Hits, Resources())
         self.gate = Gate(row.session_id)
         self.labels = wishes.labels
         self._wishes = wishes
@@ -192,6 +195,7 @@ class Session:
         ticket = Ticket.of(request, self.last_process_id + 1, call_id)
         plan = self._plan(request, ticket)
         live = self._live_call(ticket)
+        self._watch_limits(live)
         process = guest.spawn(ticket.process_id, plan, live)
         self.last_process_id += 1
         self.live[ticket.call_id] = live
@@ -239,6 +243,15 @@ class Session:
             tag=ticket.to_tag(),
         )
 
+    def _watch_limits(self, live: LiveCall) -> None:
+        since = self.limit_watch.begin()
+
+        def met(exit_code: int) -> LimitHit | None:
+            running = sum(each.result is None for each in self.live.values())
+            return self.limit_watch.end(since, exit_code, alone=running <= 1)
+
+        live.limit_met = met
+
     def _live_call(self, ticket: Ticket) -> LiveCall:
         return LiveCall(ticket, self.output_path, self._record_start, self._record, self._report_wedged)
 
@@ -275,6 +288,7 @@ class Session:
         recorded = {row.process_id: row for row in await self._journal.calls(self.row.session_id)}
         self.last_process_id = max(0, self.row.forgotten, *recorded)
         alive: set[int] = set()
+        self.limit_watch.forget()
         for known in await guest.known():
             self.last_process_id = max(self.last_process_id, known.process_id)
             row = recorded.get(known.process_id)
@@ -295,6 +309,7 @@ class Session:
         except (ValueError, IndexError) as error:
             raise Unavailable(f"the guest remembers a process that no host of ours started: {error}") from None
         live = self._live_call(ticket)
+        self._watch_limits(live)
         self.live[ticket.call_id] = live
         live.resume(guest.adopt(known, live), known.stdin_taken)
         if not recorded:

@@ -101,10 +101,10 @@ class Vessels:
         plan = StartPlan(vessel.volume, path, vessel.id_range, vessel.resources)
         vessel.guest = await vessel.runtime.start(plan, vessel.ended)
 
-    def limit(self, vessel: Vessel, resources: Resources) -> None:
+    async def limit(self, vessel: Vessel, resources: Resources) -> None:
         """Give one that has its guest already what its session asks for. Raises Unavailable."""
         if vessel.resources != resources:
-            vessel.runtime.group(vessel.volume.name).limit(resources)
+            await vessel.runtime.group(vessel.volume.name).limit(resources)
             vessel.resources = resources
 
     async def make(self, storage: Storage, runtime: Runtime, template: Template, resources: Resources) -> Vessel:

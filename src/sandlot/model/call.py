@@ -16,9 +16,13 @@ class Stream(StrEnum):
 
 
 class LimitHit(StrEnum):
-    """Which limit ended a call."""
+    """Which limit a call met."""
 
     TIMEOUT = "timeout"
+    OOM = "oom"  # a process was ended because the session had no memory left
+    PIDS = "pids"  # it failed while the session had no process left
+    OUTPUT = "output"  # it printed more than was kept; that alone ends nothing
+    DISK = "disk"
 
 
 @dataclass(frozen=True, slots=True)

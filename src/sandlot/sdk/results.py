@@ -54,6 +54,11 @@ class CommandResult:
         return self.call.limit is LimitHit.TIMEOUT
 
     @property
+    def limit(self) -> LimitHit | None:
+        """Which limit it met, if any: its time, the sandbox's memory or processes, or what was kept of its output."""
+        return self.call.limit
+
+    @property
     def snapshot(self) -> str | None:
         """Of the files that it left, where the sandbox takes one after every command."""
         return self.call.snapshot
@@ -89,6 +94,10 @@ class CommandFailed(SandlotError):
         how = f"exit code {call.exit_code}"
         if result.timed_out:
             how = f"it reached its timeout after {call.duration_s:.1f} s"
+        elif result.limit is LimitHit.OOM:
+            how = "the sandbox was out of memory"
+        elif result.limit is LimitHit.PIDS:
+            how = f"exit code {call.exit_code}, and the sandbox had as many processes as it may"
         elif call.signal:
             how = f"signal {call.signal}"
         said = result.reason or result.stderr.strip()[-_TAIL_CHARS:]

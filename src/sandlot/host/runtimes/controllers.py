@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from sandlot.contracts.runtime import Hits
 from sandlot.host.runtimes.hierarchies import LIMITING, Hierarchy, find_hierarchies, read
+from sandlot.host.runtimes.views import views
 from sandlot.model import Capability, Resources, Unavailable
 
 _PERIOD_US = 100_000
@@ -77,6 +78,7 @@ class Controllers:
         self._places: dict[str, _Place] = {}
         self._groups: dict[str, dict[str, Path]] = {}  # of version 1, by session and controller
         self._turn = itertools.count(os.getpid())
+        self._cpus: dict[str, list[int]] = {}  # of sessions that have not all
         self._capabilities: frozenset[Capability] = frozenset({Capability.LIMIT_OPEN_FILES})
 
     def open(
@@ -127,23 +129,23 @@ class Controllers:
         try:
             for fd in fds:
                 os.write(fd, str(pid).encode())
-            self.pin(pid, resources)
+            self.pin(name, pid, resources)
         except OSError as error:
             raise Unavailable(f"the guest cannot be put under its limits: {error.strerror}") from error
         finally:
             for fd in fds:
                 os.close(fd)
 
-    def pin(self, pid: int, resources: Resources) -> None:
+    def pin(self, name: str, pid: int, resources: Resources) -> None:
         """Where no group can tell which processors to use: all that a guest starts inherits it. Raises OSError."""
-        if "cpuset" not in self._places and (cpus := self._cpus(resources)):
+        if "cpuset" not in self._places and (cpus := self._choose(name, resources)):
             os.sched_setaffinity(pid, cpus)
 
     def _set(self, name: str, resources: Resources) -> set[Path]:
         """The groups of version 1 that it took."""
         versions = {controller: place.version for controller, place in self._places.items()}
         made: dict[str, Path] = {}
-        for controller, file, value, optional in settings(resources, versions, self._cpus(resources)):
+        for controller, file, value, optional in settings(resources, versions, self._choose(name, resources)):
             place = self._places[controller]
             group = place.base / name
             if place.version == 1 and controller not in made:
@@ -169,15 +171,24 @@ class Controllers:
         if controller == "cpuset":
             _write(group / "cpuset.mems", read(place.base / "cpuset.mems").strip())
 
-    def _cpus(self, resources: Resources) -> list[int]:
+    def _choose(self, name: str, resources: Resources) -> list[int]:
         """As many processors as the limit, rounded up, taken in turn; none when it is all that there are."""
         if resources.cpus is None:
             return []
         have, wanted = sorted(os.sched_getaffinity(0)), math.ceil(resources.cpus)
         if wanted >= len(have):
             return []
-        first = next(self._turn)
-        return sorted(have[(first + step) % len(have)] for step in range(wanted))
+        if len(self._cpus.get(name, ())) != wanted:
+            first = next(self._turn)
+            self._cpus[name] = sorted(have[(first + step) % len(have)] for step in range(wanted))
+        return self._cpus[name]
+
+    def views(self, name: str, resources: Resources) -> dict[str, str]:
+        """What a session is told of the machine instead of what is true of it."""
+        if resources.cpus is None and resources.memory_bytes is None:
+            return {}
+        swap_bytes = sum(int(line.split()[2]) * 1024 for line in read("/proc/swaps").splitlines()[1:])
+        return views(resources, self._choose(name, resources), read("/proc/cpuinfo"), swap_bytes)
 
     def adopt(self, name: str, pid: int) -> None:
         """A guest of an earlier engine, which may have been in other groups than this one."""
@@ -205,6 +216,7 @@ class Controllers:
 
     def leave(self, name: str) -> set[Path]:
         """The groups that a guest had, to be removed when it has ended."""
+        self._cpus.pop(name, None)
         return set(self._groups.pop(name, {}).values())
 
     def bases(self) -> set[Path]:

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from hashlib import blake2b
 from pathlib import Path
 
@@ -17,6 +17,8 @@ from sandlot.host.runtimes.controllers import Controllers
 from sandlot.host.runtimes.hierarchies import find_hierarchies, freezing, hand_down, home, offered, read, weighs
 from sandlot.model import CapabilityNotSupported, DeadlineExceeded, Resources, Unavailable, limits
 
+Show = Callable[[Resources], Awaitable[None]]
+
 _POLL_S = 0.0005
 _POLL_S_MAX = 0.02
 
@@ -24,15 +26,17 @@ _POLL_S_MAX = 0.02
 class Group:
     """All processes of one session, the guest among them."""
 
-    def __init__(self, path: Path, version: int, guest: int, controllers: Controllers) -> None:
+    def __init__(self, path: Path, version: int, guest: int, controllers: Controllers, show: Show) -> None:
         self._path = path
         self._version = version
         self._guest = guest
         self._controllers = controllers
+        self._show = show
 
-    def limit(self, resources: Resources) -> None:
+    async def limit(self, resources: Resources) -> None:
         """Raises Unavailable."""
         self._controllers.limit(self._path.name, self._guest, resources)
+        await self._show(resources)
 
     def hits(self) -> Hits:
         """How often limits were met."""
@@ -161,19 +165,19 @@ class Groups:
         except OSError as error:
             raise Unavailable(f"the guest cannot be put into its group: {error.strerror}") from error
 
-    def pin(self, pid: int, resources: Resources) -> None:
+    def pin(self, name: str, pid: int, resources: Resources) -> None:
         try:
-            self.controllers.pin(pid, resources)
+            self.controllers.pin(name, pid, resources)
         except OSError as error:
             raise Unavailable(f"the limits of the session cannot be set: {error.strerror}") from error
 
-    def find(self, name: str, pid: int) -> Group:
+    def find(self, name: str, pid: int, show: Show) -> Group:
         """Raises CapabilityNotSupported where there are no groups."""
         if self._base is None:
             raise CapabilityNotSupported(
                 f"processes of a session cannot be frozen here: {self.reason}", next_step="run `sandlot doctor`"
             )
-        return Group(self._base / name, self._version, pid, self.controllers)
+        return Group(self._base / name, self._version, pid, self.controllers, show)
 
     def remove(self, name: str) -> None:
         """Of a guest that has ended. The kernel may need a moment longer: then it is tried again with the next one."""

@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import errno
 import fcntl
+import itertools
 import os
 import signal
 import socket
@@ -12,6 +13,7 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 from pathlib import Path
 
 from sandlot.host.runtimes import frames
@@ -36,6 +38,7 @@ class Ask(IntEnum):
     SWAP = 5
     STOP = 6
     LEAVE = 7
+    VIEW = 8
 
 
 @dataclass(slots=True)
@@ -126,7 +129,7 @@ class Keeper:
         born_there = group is not None and self._version >= _BORN_IN_GROUP_SINCE
         self.groups.settle(name, pid, born_there=born_there)
         if enters:
-            self.groups.pin(pid, resources)
+            self.groups.pin(name, pid, resources)
         else:  # a keeper of an earlier release
             self.groups.controllers.limit(name, pid, resources)
         return link
@@ -147,7 +150,12 @@ class Keeper:
         held = self._guests.get(name)
         if held is None:
             raise Unavailable("the guest of the session is gone")
-        return self.groups.find(name, held.link.pid)
+        return self.groups.find(name, held.link.pid, partial(self.show, name))
+
+    async def show(self, name: str, resources: Resources) -> None:
+        """Let a guest that has begun see what its limits leave of the machine."""
+        if told := self.groups.controllers.views(name, resources):
+            await self._ask(Ask.VIEW, name, *itertools.chain(*told.items()))
 
     def take(self, name: str, on_end: Callable[[str], None]) -> GuestLink | None:
         """A guest that an earlier engine left with the keeper."""

@@ -84,6 +84,7 @@ class NamespacesRuntime:
         words = (HOSTNAME, str(plan.range), *_root_words(plan))
         guest = await self._keeper.start(self.name, plan.volume.name, words, plan.range, plan.resources, on_end)
         await guest.known()
+        await self._keeper.show(plan.volume.name, plan.resources)
         guest.begin()
         return guest
 
