@@ -206,10 +206,7 @@ class SandboxHostService:
 
     async def calls(self, session_id: str) -> Sequence[CallRecord]:
         session = self._lifecycle.find(session_id)
-        recorded = [row.record for row in await self._journal.calls(session_id)]
-        known = {record.call_id for record in recorded}
-        # A call is recorded a moment after it was answered; whoever asks in between has heard of it.
-        return [*recorded, *(live.told() for name, live in tuple(session.live.items()) if name not in known)]
+        return await session.calls()
 
     async def _known_call(self, session: Session, call_id: str | None) -> CallStream | None:
         if call_id is None:

@@ -182,6 +182,14 @@ class Session:
 
     # ---- calls -------------------------------------------------------------------------------------------------
 
+    async def calls(self, first: int = 0, last: int = 1 << 62) -> list[CallRecord]:
+        """Oldest first. A call is recorded a moment after it was told of; whoever asks in between has heard of it."""
+        told = {row.process_id: row.record for row in await self._journal.calls(self.row.session_id, first, last)}
+        for live in tuple(self.live.values()):
+            if first <= live.ticket.process_id <= last:
+                told.setdefault(live.ticket.process_id, live.told())
+        return [told[number] for number in sorted(told)]
+
     def start_call(self, request: CallRequest) -> LiveCall:
         """Raises what `Calls.call` raises."""
         guest = self._active_guest("it takes no calls")

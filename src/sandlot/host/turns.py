@@ -186,10 +186,8 @@ class Turns:
         raise SnapshotNotFound(f"the turn of session {session.row.session_id} that was asked for is gone")
 
     async def _told(self, session: Session, row: TurnRow) -> Turn:
-        calls = await self._journal.calls(row.session_id, row.first_process_id, row.last_process_id)
-        return Turn(
-            row.session_id, row.number, row.closed, row.snapshot, tuple(call.record for call in calls), row.changes
-        )
+        calls = await session.calls(row.first_process_id, row.last_process_id)
+        return Turn(row.session_id, row.number, row.closed, row.snapshot, tuple(calls), row.changes)
 
     def _count_later(self, session: Session, row: SnapshotRow) -> None:
         parent = session.snapshots.get(row.parent or "")
