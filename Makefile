@@ -19,7 +19,7 @@ SAY := printf '%-10s%s\n'
 .DELETE_ON_ERROR:
 .SUFFIXES:
 .SHELLFLAGS := -euc
-.PHONY: help setup guest demo test check gen pictures soak leaks powercut bench fuzz sanitize wheel clean debian
+.PHONY: help setup guest demo test check gen pictures soak leaks model powercut bench fuzz sanitize wheel clean debian
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -62,6 +62,9 @@ leaks: setup ## make and destroy 10,000 sessions, and look what is left of them 
 
 powercut: setup ## cut the power at every flush of a disk and between, and look what an engine finds (root)
 	@$(BIN)/python -m tests.power.run
+
+model: setup ## ask an engine and a model of it the same, 2,000 times and more, and compare (root)
+	@$(BIN)/python -m tests.model.run
 
 fuzz: ## fuzz the guest program's parser
 	@$(MAKE) --no-print-directory -C guest fuzz
