@@ -3,6 +3,7 @@ devices and attributes. Blocking, and by descriptor: nothing in it is followed."
 
 import os
 import stat
+from collections.abc import Generator
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,7 +24,7 @@ def copy_tree(source: Path, target: Path) -> None:
                     _copy_entry(here, there, entry, links, copy)
                     if entry.is_dir(follow_symlinks=False):
                         pending.append((folder / entry.name, copy / entry.name))
-            _copy_attributes(here, there, os.fstat(here))
+            copy_attributes(here, there, os.fstat(here))
         finally:
             os.close(here)
             os.close(there)
@@ -59,16 +60,17 @@ def _copy_file(here: int, there: int, name: str, found: os.stat_result) -> None:
     try:
         target = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=there)
         try:
-            _copy_data(source, target, found.st_size)
-            _copy_attributes(source, target, found)
+            for _piece in copy_data(source, target, found.st_size):
+                pass
+            copy_attributes(source, target, found)
         finally:
             os.close(target)
     finally:
         os.close(source)
 
 
-def _copy_data(source: int, target: int, size: int) -> None:
-    """Holes stay holes."""
+def copy_data(source: int, target: int, size: int) -> Generator[None]:
+    """Piece by piece. Holes stay holes."""
     os.ftruncate(target, size)
     at = 0
     while at < size:
@@ -82,12 +84,16 @@ def _copy_data(source: int, target: int, size: int) -> None:
             if count == 0:
                 return
             begin += count
+            yield
         at = end
 
 
-def _copy_attributes(source: int, target: int, found: os.stat_result) -> None:
+def copy_attributes(
+    source: int | str, target: int, found: os.stat_result, without: frozenset[str] = frozenset()
+) -> None:
     for name in os.listxattr(source):
-        os.setxattr(target, name, os.getxattr(source, name))
+        if name not in without:
+            os.setxattr(target, name, os.getxattr(source, name))
     os.fchown(target, found.st_uid, found.st_gid)
     os.fchmod(target, stat.S_IMODE(found.st_mode))
     # File capabilities go when the owner changes.

@@ -1,0 +1,429 @@
+"""One merged layer shows what its layers showed: the kernel mounts both, and whole trees are compared."""
+
+import ctypes
+import errno
+import hashlib
+import os
+import random
+import shutil
+import stat
+import struct
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from sandlot.host.kernel import mount_layers
+from sandlot.host.removal import remove_tree
+from sandlot.host.storage.copying import copy_tree
+from sandlot.host.storage.merging import Unmergeable, merge_layers
+
+pytestmark = pytest.mark.root
+
+SEEDS = int(os.environ.get("SANDLOT_MERGE_SEEDS", "12"))
+NAMES = ("a", "b", "c", "d e", "x\n", "\udcff", "g", "h")
+EXCHANGE = 2
+FSOPEN, FSCONFIG, FSMOUNT, SET_FLAG, SET_STRING, CREATE = 430, 431, 432, 0, 1, 6
+LIBC = ctypes.CDLL(None, use_errno=True)
+ACL = struct.pack("<I", 2) + b"".join(
+    struct.pack("<HHI", *entry)
+    for entry in ((1, 6, 0xFFFFFFFF), (2, 7, 12345), (4, 4, 0xFFFFFFFF), (16, 7, 0xFFFFFFFF), (32, 0, 0xFFFFFFFF))
+)
+CAPABILITY = struct.pack("<IIIII", 0x02000001, 1 << 10, 0, 0, 0)
+
+Told = dict[str, tuple[object, ...]]
+
+
+def called(result: int, what: str) -> int:
+    if result < 0:
+        raise OSError(ctypes.get_errno(), what)
+    return result
+
+
+@contextmanager
+def session(upper: Path, lower: Sequence[Path]) -> Generator[str]:
+    """A root as the keeper mounts it, attached nowhere; volatile, because the end of each would wait for the disk."""
+    shutil.rmtree(upper / "w")
+    (upper / "w").mkdir()
+    context = called(LIBC.syscall(FSOPEN, b"overlay", 1), "fsopen")
+    try:
+        options = [("lowerdir+", str(layer)) for layer in lower]
+        options += [("upperdir", str(upper / "u")), ("workdir", str(upper / "w"))]
+        for key, value in (*options, ("redirect_dir", "on"), ("metacopy", "on"), ("source", "test")):
+            called(LIBC.syscall(FSCONFIG, context, SET_STRING, key.encode(), os.fsencode(value), 0), key)
+        called(LIBC.syscall(FSCONFIG, context, SET_FLAG, b"volatile", None, 0), "volatile")
+        called(LIBC.syscall(FSCONFIG, context, CREATE, None, None, 0), "create")
+        root = called(LIBC.syscall(FSMOUNT, context, 1, 0), "fsmount")
+    finally:
+        os.close(context)
+    try:
+        yield f"/proc/self/fd/{root}/."
+    finally:
+        os.close(root)
+
+
+def layer(folder: Path) -> Path:
+    for part in ("u", "w"):
+        (folder / part).mkdir(parents=True)
+    return folder
+
+
+class Session:
+    """Does at random what programs do to files."""
+
+    def __init__(self, root: str, rng: random.Random) -> None:
+        self.root = root
+        self.rng = rng
+
+    def found(self, *, folders: bool) -> list[str]:
+        paths = [self.root] if folders else []
+        for at, inner, files in os.walk(self.root):
+            paths += [f"{at}/{name}" for name in (inner if folders else inner + files)]
+        return sorted(path for path in paths if path == self.root or not (folders and os.path.islink(path)))
+
+    def new(self) -> str:
+        return f"{self.rng.choice(self.found(folders=True))}/{self.rng.choice(NAMES)}"
+
+    def some(self) -> str:
+        found = self.found(folders=False)
+        return self.rng.choice(found) if found else self.new()
+
+    def some_itself(self) -> str:
+        """What a call that follows links may be given: nothing of this reaches the machine's own files."""
+        path = self.some()
+        if os.path.islink(path):
+            raise OSError(errno.ELOOP, "a link")
+        return path
+
+    def clear(self, path: str) -> None:
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        elif os.path.lexists(path):
+            os.remove(path)
+
+    def work(self, times: int) -> None:
+        operations = (
+            *(self.write,) * 3, self.make, self.symlink, self.remove, self.move, self.move, self.move_folder,
+            self.move_folder, self.move_folder, self.exchange, self.mode, self.mode, self.owner, self.time,
+            self.attribute, self.append, self.cut, self.link, self.pipe, self.through,
+        )  # fmt: skip
+        for _ in range(times):
+            with suppress(OSError):
+                self.rng.choice(operations)()
+
+    def write(self) -> None:
+        path = self.new()
+        if os.path.isdir(path):
+            return
+        self.clear(path)
+        Path(path).write_text(self.rng.choice(["", "one\n", "two\n" * 3000]))
+
+    def make(self) -> None:
+        os.mkdir(self.new())
+
+    def symlink(self) -> None:
+        os.symlink(self.rng.choice(["a", "/nowhere", "../b"]), self.new())
+
+    def remove(self) -> None:
+        self.clear(self.some())
+
+    def move(self) -> None:
+        os.rename(self.some(), self.new())
+
+    def move_folder(self) -> None:
+        target = self.new()
+        if self.rng.random() < 0.2:
+            self.clear(target)
+        os.rename(self.rng.choice(self.found(folders=True)), target)
+
+    def exchange(self) -> None:
+        names = (os.fsencode(self.some()), os.fsencode(self.some()))
+        LIBC.renameat2(-100, names[0], -100, names[1], EXCHANGE)
+
+    def mode(self) -> None:
+        os.chmod(self.some_itself(), self.rng.choice([0o644, 0o755, 0o2750, 0o4711]))
+
+    def owner(self) -> None:
+        os.chown(self.some(), self.rng.randrange(5), self.rng.randrange(5), follow_symlinks=False)
+
+    def time(self) -> None:
+        os.utime(self.some(), ns=(1, self.rng.randrange(1 << 60)), follow_symlinks=False)
+
+    def attribute(self) -> None:
+        name, value = self.rng.choice(
+            [("user.x", b"1"), ("user.y", b""), ("system.posix_acl_access", ACL), ("security.capability", CAPABILITY)]
+        )
+        os.setxattr(self.some(), name, value, follow_symlinks=False)
+
+    def append(self) -> None:
+        path = self.some_itself()
+        if os.path.isfile(path):
+            with open(path, "a") as file:
+                file.write("more\n")
+
+    def cut(self) -> None:
+        os.truncate(self.some_itself(), self.rng.choice([0, 1, 100_000]))
+
+    def link(self) -> None:
+        os.link(self.some(), self.new(), follow_symlinks=False)
+
+    def pipe(self) -> None:
+        os.mkfifo(self.new())
+
+    def through(self) -> None:
+        """There and back again, and a change below."""
+        folder = self.rng.choice(self.found(folders=True))
+        aside = self.new()
+        os.rename(folder, aside)
+        Path(aside, "passed").write_text(self.rng.choice(["1", "2"]))
+        os.rename(aside, folder)
+
+
+def walk(root: str) -> Told:
+    told: Told = {}
+    links: dict[int, str] = {}
+    pending = [""]
+    while pending:
+        at = pending.pop(0)
+        path = f"{root}{at}"
+        found = os.lstat(path or root)
+        content = ""
+        if stat.S_ISREG(found.st_mode):
+            with open(path, "rb") as file:
+                content = hashlib.md5(file.read()).hexdigest()
+        elif stat.S_ISLNK(found.st_mode):
+            content = os.readlink(path)
+        names = sorted(os.listdir(path)) if stat.S_ISDIR(found.st_mode) else []
+        pending += [f"{at}/{name}" for name in names]
+        attributes = sorted((name, os.getxattr(path, name, follow_symlinks=False)) for name in _attributes(path))
+        size = found.st_size if stat.S_ISREG(found.st_mode) else 0
+        same = links.setdefault(found.st_ino, at) if not stat.S_ISDIR(found.st_mode) else ""
+        marks = (found.st_mode, found.st_uid, found.st_gid, size, found.st_mtime_ns, found.st_rdev)
+        told[at] = (*marks, content, names, attributes, same)
+    return told
+
+
+def _attributes(path: str) -> list[str]:
+    return os.listxattr(path, follow_symlinks=False)
+
+
+def view(layers: Sequence[Path]) -> Told:
+    root = mount_layers(layers)
+    try:
+        return walk(f"/proc/self/fd/{root}/.")
+    finally:
+        os.close(root)
+
+
+def merged(layers: Sequence[Path], target: Path) -> Path:
+    target.mkdir()
+    for _step in merge_layers(layers, target):
+        pass
+    return target
+
+
+def same(one: Told, other: Told) -> None:
+    assert one.keys() == other.keys()
+    assert {path: (one[path], other[path]) for path in one if one[path] != other[path]} == {}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Generator[Path]:
+    yield tmp_path
+    shutil.rmtree(tmp_path)
+
+
+def base(place: Path) -> Path:
+    """What a template is: it is never merged."""
+    folder = place / "base"
+    for path in ("keep/f", "keep/g", "dir/x", "dir/y/z", "dir/y/zz", "t/u/v/w/file", "a/b/c/g", "a/b/h", "lk1", "sole"):
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(f"{path}\n" * 700)
+    os.link(folder / "lk1", folder / "lk2")
+    os.symlink("keep", folder / "link")
+    return folder
+
+
+def turn(place: Path, name: str, rows: list[Path], work: Callable[[str], None]) -> list[Path]:
+    volume = layer(place / name)
+    with session(volume, rows) as root:
+        work(root)
+    return [volume / "u", *rows]
+
+
+def history(place: Path, rng: random.Random, turns: int) -> list[Path]:
+    """Uppers, newest first, and the template last."""
+    rows = [base(place)]
+    for number in range(turns):
+        times = rng.choice([1, 3, 8])
+        rows = turn(place, f"l{number}", rows, lambda root, times=times: Session(root, rng).work(times))
+    return rows
+
+
+# Each line is a turn.
+STORIES = {
+    "removed, made, removed": """rm keep/f\nwrite keep/f new\nrm keep/f\nwrite keep/f again; rm keep/g""",
+    "a folder removed and made": """rm dir\nmkdir dir; write dir/n 1\nrm dir/n\nwrite dir/x new\nrm dir""",
+    "a folder that becomes a file": """rm dir; write dir file\nrm dir; mkdir dir; write dir/k 1\nmkdir dir/y\nrm dir/k""",
+    "a folder moved": """mv dir moved\nwrite moved/x 2\nmv moved keep/moved\nrm keep/moved/x\nmv keep/moved dir""",
+    "folders moved in folders": """mv t/u t/u2\nmv t t2\nmv t2/u2 u3\nwrite u3/v/w/file 1\nmv u3/v vv\nmv vv/w t2/w""",
+    "a place taken again": """mv dir d2\nmkdir dir; write dir/x mine\nmv dir d3; mv d2 dir\nrm dir/y/z\nmv d3/x dir/y/z""",
+    "modes of what is below": """chmod sole 755\nmv sole sole2\nchmod sole2 700\nmv sole2 keep/sole3\nchmod keep 700""",
+    "modes of what is inside": """write n long\nchmod n 755\nmv n keep/n\nchmod keep/n 700\nln keep/n n2\nchmod n2 711""",
+    "links": """chmod lk1 755\nln lk1 lk3\nmv lk3 keep/lk3\nchmod lk2 711; ln lk2 dir/lk4\nmv dir dir2; chmod dir2/lk4 700""",
+    "links made inside": """write n long; ln n n2; ln n dir/n3\nchmod n 755; ln n keep/n4\nmv keep kept\nwrite n2 x""",
+    "below a folder of its own": """mkdir o; mkdir o/p; write o/p/f 1\nrm o/p/f\nmv dir o/p/dir\nwrite o/p/dir/x 1\nrm o/p/dir/y/z""",
+    "a file moved below a moved folder": """mv a a2; chmod a2/b/h 700\nmv a2/b b2; mv b2/h b2/h2\nchmod b2/h2 755\nmv b2 a2/b3""",
+    "attributes": """chmod dir 700\nattr dir user.a 1; chmod dir/y 711\nattr dir/y user.b 2; attr keep/f user.c 3\nchmod dir 755""",
+    "one in the other's place": """mkdir q; write q/f 1\nmv q dir/q; mv dir/y q\nwrite q/z 1; rm dir/q/f\nmv dir/q q/dir; mv q dir/q""",
+}
+
+
+def tell(root: str, line: str) -> None:
+    for words in (step.split() for step in line.split("; ")):
+        paths = [f"{root}/{word}" for word in words[1:]]
+        match words:
+            case ["rm", _]:
+                Session(root, random.Random()).clear(paths[0])
+            case ["write", _, text]:
+                Path(paths[0]).write_text(text * (2000 if text == "long" else 1))
+            case ["mkdir", _]:
+                os.mkdir(paths[0])
+            case ["mv", _, _]:
+                os.rename(*paths)
+            case ["chmod", _, mode]:
+                os.chmod(paths[0], int(mode, 8))
+            case ["ln", _, _]:
+                os.link(*paths)
+            case ["attr", _, name, value]:
+                os.setxattr(paths[0], name, value.encode())
+            case _:
+                raise AssertionError(words)
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_every_part_of_a_story(place: Path, story: str) -> None:
+    rows = [base(place)]
+    for number, line in enumerate(STORIES[story].splitlines()):
+        rows = turn(place, f"l{number}", rows, lambda root, line=line: tell(root, line))
+    expected = view(rows)
+    for first in range(len(rows) - 2):
+        for last in range(first + 2, len(rows)):
+            short = [*rows[:first], merged(rows[first:last], place / f"m{first}-{last}"), *rows[last:]]
+            same(view(short), expected)
+
+
+def raw(place: Path, name: str, *paths: str) -> Path:
+    """A layer written by hand. What ends with a slash is a directory, what ends with `!` a whiteout."""
+    root = place / name
+    root.mkdir()
+    for path in paths:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        if path.endswith("/"):
+            (root / path).mkdir(exist_ok=True)
+        elif path.endswith("!"):
+            os.mknod(root / path[:-1], stat.S_IFCHR, 0)
+        else:
+            (root / path).write_text(path)
+    return root
+
+
+def test_a_whiteout_in_a_folder_that_nothing_else_has(place: Path) -> None:
+    """It must not show, although the kernel has nothing to merge the folder with."""
+    rows = [raw(place, "l1", "d/f!"), raw(place, "l0", "d/f", "d/g"), raw(place, "base", "other")]
+    expected = view(rows)
+    assert expected["/d"][7] == ["g"]
+    same(view([merged(rows[:2], place / "m"), rows[2]]), expected)
+
+
+def test_whiteouts_that_are_attributes(place: Path) -> None:
+    rows = [raw(place, "l1", "d/f", "d/k"), raw(place, "l0", "d/g"), raw(place, "base", "d/f", "d/h")]
+    (rows[0] / "d" / "f").write_bytes(b"")
+    os.setxattr(rows[0] / "d" / "f", "trusted.overlay.whiteout", b"")
+    os.setxattr(rows[0] / "d", "trusted.overlay.opaque", b"x")
+    expected = view(rows)
+    assert expected["/d"][7] == ["g", "h", "k"]
+    same(view([merged(rows[:2], place / "m"), rows[2]]), expected)
+
+
+def test_a_file_whose_content_is_missing_is_not_merged(place: Path) -> None:
+    rows = [raw(place, "l1", "f"), raw(place, "l0", "f!")]
+    os.setxattr(rows[0] / "f", "trusted.overlay.metacopy", b"")
+    with pytest.raises(Unmergeable):
+        merged(rows, place / "m")
+
+
+def test_a_file_with_as_many_names_as_it_can_have(place: Path) -> None:
+    rows = [raw(place, "l1", "f"), raw(place, "l0", "g"), raw(place, "base", "h")]
+    (place / "names").mkdir()
+    os.link(rows[0] / "f", rows[0] / "f2")
+    with pytest.raises(OSError, match="Too many links"):
+        for number in range(1 << 20):
+            os.link(rows[0] / "f", place / "names" / str(number))
+    expected = view(rows)
+    same(view([merged(rows[:2], place / "m"), rows[2]]), expected)
+
+
+def test_a_tree_deeper_than_a_path_is_long(place: Path) -> None:
+    rows = [raw(place, "l1", "top"), raw(place, "l0", "other")]
+    name, depth = "n" * 200, 40
+    for row in rows:
+        at = os.open(row, os.O_RDONLY)
+        for _ in range(depth):
+            os.mkdir(name, dir_fd=at)
+            inner = os.open(name, os.O_RDONLY, dir_fd=at)
+            os.close(at)
+            at = inner
+        os.close(os.open(row.name, os.O_CREAT | os.O_WRONLY, dir_fd=at))
+        os.close(at)
+    at = os.open(merged(rows, place / "m"), os.O_RDONLY)
+    for _ in range(depth):
+        inner = os.open(name, os.O_RDONLY, dir_fd=at)
+        os.close(at)
+        at = inner
+    assert sorted(os.listdir(at)) == ["l0", "l1"]
+    os.close(at)
+    for folder in (*rows, place / "m"):
+        remove_tree(folder)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_it_shows_what_its_layers_showed(place: Path, seed: int) -> None:
+    """Somewhere in a row, over what is below and under what is above; and merged again with its neighbours."""
+    rng = random.Random(f"merge {seed}")
+    row = history(place, rng, 9)
+    expected = view(row)
+    for number in range(4):
+        first = rng.randrange(len(row) - 2)
+        last = rng.randrange(first + 2, len(row))
+        row = [*row[:first], merged(row[first:last], place / f"m{number}"), *row[last:]]
+        same(view(row), expected)
+        if len(row) < 4:
+            break
+
+
+@pytest.mark.parametrize("seed", range(SEEDS // 2))
+def test_a_session_goes_on_over_it_as_over_its_layers(place: Path, seed: int) -> None:
+    """What a session wrote over the layers is whole over the merged one, and what it does then does the same."""
+    rng = random.Random(f"go on {seed}")
+    row = history(place, rng, 6)
+    short = [merged(row[:-1], place / "m"), row[-1]] if rng.random() < 0.5 else [merged(row[:4], place / "m"), *row[4:]]
+    volume = layer(place / "open")
+    with session(volume, row) as root:
+        Session(root, random.Random(seed)).work(20)
+    twin = place / "twin"
+    layer(twin)
+    copy_tree(volume / "u", twin / "u")
+    told: list[Told] = []
+    for upper, lower in ((volume, row), (twin, short)):
+        with session(upper, lower) as root:
+            before = walk(root)
+            Session(root, random.Random(seed + 1)).work(20)
+            told += [before, walk(root)]
+    same(_without_times(told[0]), _without_times(told[2]))
+    same(_without_times(told[1]), _without_times(told[3]))
+
+
+def _without_times(told: Told) -> Told:
+    return {path: (*one[:4], *one[5:-1]) for path, one in told.items()}
