@@ -68,7 +68,8 @@ class Points(Protocol):
     """Called only where the capability SNAPSHOTS is declared."""
 
     async def snapshot(self, volume: Volume, *, alone: bool) -> Taken:
-        """`alone`: nothing can write to the volume. Else its processes are frozen meanwhile.
+        """`alone`: nothing can write to the volume. Else its processes are frozen meanwhile. A state before that is
+        not the state after stays until it is released.
 
         Raises LimitReached, Unavailable.
         """
@@ -80,6 +81,14 @@ class Points(Protocol):
 
     def look(self, text: str) -> tuple[Path, ...]:
         """What lies over the template at a state or a point, newest first."""
+        ...
+
+    def between(self, old: str, new: str) -> tuple[Path, ...]:
+        """Uppers that tell of every path that is not the same at both; of more than those, possibly."""
+        ...
+
+    async def tidy(self, state: str) -> None:
+        """What makes the states and points after this one cheaper to use. Called when nobody waits."""
         ...
 
     async def sync(self) -> None:

@@ -24,7 +24,8 @@ async def diff(
 ) -> AsyncGenerator[AsyncIterator[Sequence[Change]]]:
     """Between two states or points. Raises Unavailable while it is read."""
     with storage.holding(old, new):
-        steps = compare(template, storage.look(old), storage.look(new), below=request.below, patch=request.patch)
+        rows = storage.look(old), storage.look(new)
+        steps = compare(template, *rows, storage.between(old, new), below=request.below, patch=request.patch)
         try:
             yield _batches(steps)
         finally:
@@ -52,7 +53,8 @@ async def count_later(
         await asyncio.sleep(_COUNT_AFTER_S)
         new = storage.look(row.point)
         old = storage.look(parent.point) if parent else new[1:]
-        steps = compare(template, old, new)
+        apart = storage.between(parent.point, row.point) if parent else new[:1]
+        steps = compare(template, old, new, apart)
         found: Counter[str] = Counter()
         with suppress(OSError):  # destroyed meanwhile: nobody will ask
             # In small pieces: it must not take the processor from those who wait for something.

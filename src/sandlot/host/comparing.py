@@ -97,13 +97,16 @@ class _Found:
 
 
 def compare(
-    template: Path, old: Sequence[Path], new: Sequence[Path], *, below: str = "/", patch: bool = False
+    template: Path,
+    old: Sequence[Path],
+    new: Sequence[Path],
+    apart: Sequence[Path],
+    *,
+    below: str = "/",
+    patch: bool = False,
 ) -> Generator[Change]:
-    """Sorted by path. Raises OSError."""
-    shared = 0
-    while shared < min(len(old), len(new)) and old[-1 - shared] == new[-1 - shared]:
-        shared += 1
-    places = _places([*old[: len(old) - shared], *new[: len(new) - shared]], below)
+    """Sorted by path. `apart`: layers that tell where to look. Raises OSError."""
+    places = _places(apart, below)
     before, after = _View([*old, template]), None
     try:
         after = _View([*new, template])

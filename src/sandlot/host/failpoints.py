@@ -32,8 +32,9 @@ NAMES = (
     "destroy: volume released",
     "recover: guest started",
     "recover: recorded",
-    "merge: copied",
-    "merge: recorded",
+    "merge: made",
+    "merge: synced",
+    "merge: offered",
 )
 
 

@@ -83,8 +83,15 @@ class Lifecycle:
     async def start(self) -> None:
         """After what an earlier engine left was taken over: serve."""
         self._background.spawn("expiry", self._expire())
+        self._background.spawn("merge layers", self._tidy())
         self.sweep()
         self._pool.refill()
+
+    async def _tidy(self) -> None:
+        """What an earlier engine did not come to."""
+        for session in tuple(self._sessions.values()):
+            if session.volume is not None:
+                await self._storage(session).tidy(session.volume.state)
 
     async def settle(self) -> None:
         """Finish what was begun, and begin nothing more."""

@@ -52,6 +52,7 @@ from sandlot.model import (
     turn_snapshot,
 )
 
+_TIDY_AFTER_S = 0.1  # whoever took a snapshot is about to do something, and the two would fight for the processor
 _log = logging.getLogger("sandlot.host")
 
 
@@ -263,7 +264,15 @@ class Turns:
         await failpoints.reach("snapshot: recorded")
         session.row = replace(session.row, head=name, volume_state=taken.volume.state)
         session.add_snapshot(row)
+        if taken.volume != volume:
+            await storage.release(volume.state)
+        self._background.spawn("merge layers", self._tidy(storage, taken.volume.state))
         return row
+
+    async def _tidy(self, storage: Storage, state: str) -> None:
+        await asyncio.sleep(_TIDY_AFTER_S)
+        await storage.tidy(state)
+        self._lifecycle.sweep()
 
     async def take_named(self, session: Session, name: str, request_id: str | None = None) -> SnapshotRow:
         return await self._take(session, name, SnapshotKind.NAMED, None, request_id)
@@ -298,12 +307,8 @@ class Turns:
             session.on_wedged(f"its files could not be put back: {error.message}")
 
     async def _release_taken(self, session: Session, volume: Volume, taken: Taken) -> None:
-        if taken.volume == volume:
-            await self._storage(session).release(taken.point)
-            return
-        # The state after was made of the one before; what is left is the one before.
-        await self._storage(session).open(volume.name, volume.state)
-        await self._storage(session).release(taken.point, taken.volume.state)
+        after = () if taken.volume == volume else (taken.volume.state,)
+        await self._storage(session).release(taken.point, *after)
 
     # ---- rollback ----------------------------------------------------------------------------------------------
 

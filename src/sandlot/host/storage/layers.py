@@ -5,9 +5,13 @@ closed and never written again. A point is such a row with closed layers only. A
 opens another, or, where something may still write, copies it. Layers are shared; one that no state and no point names
 is renamed into `trash`, which is swept.
 
+Rows stay short: closed layers are merged behind everyone's back (`tidy`), and the next state or point that would name
+them all names the merged one instead. What was recorded before goes on naming what it named.
+
 What layers cannot do: a hard link to a file of an earlier turn breaks when one of the names is written, inode numbers
 change when a file of an earlier turn is written, and a snapshot with living processes costs what was written since the
-last one without.
+last one without. Files of merged layers are further names of the files of their layers, so their link counts and times
+of change can be later and larger than what the session did.
 """
 
 import asyncio
@@ -15,15 +19,18 @@ import contextlib
 import logging
 import os
 from collections import Counter
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
 
 from sandlot.contracts.storage import Taken, Volume
+from sandlot.host import failpoints
 from sandlot.host.kernel import sync_filesystem
 from sandlot.host.removal import remove_tree
 from sandlot.host.storage.canonical import CANONICAL_ID
 from sandlot.host.storage.copying import copy_tree
 from sandlot.host.storage.filesystem import filesystem_health
+from sandlot.host.storage.merged import PREFIX, MergedLayers
+from sandlot.host.storage.merging import merge_layers
 from sandlot.model import (
     Capability,
     Conflict,
@@ -31,6 +38,7 @@ from sandlot.model import (
     LimitReached,
     NotFound,
     Probe,
+    SandlotError,
     StorageHealth,
     Unavailable,
     check_id,
@@ -39,6 +47,8 @@ from sandlot.model import (
 
 _log = logging.getLogger("sandlot.host")
 _REMOVE_PAUSES_S = (0.05, 0.2, 0.5, 1.0)
+_MERGE_PAUSE_S = 0.005  # between two steps: it must not take the processor from those who wait for something
+_END = object()
 
 
 class LayersStorage:
@@ -53,6 +63,9 @@ class LayersStorage:
         self._held: Counter[str] = Counter()  # by whoever reads or copies it now
         self._sweeping = asyncio.Lock()
         self._sizes: dict[str, int] = {}  # of closed layers, which do not change
+        self._merged = MergedLayers(self._volumes)
+        self._merging = asyncio.Lock()
+        self._unmergeable: set[tuple[str, ...]] = set()
 
     async def health(self) -> StorageHealth:
         try:
@@ -72,7 +85,7 @@ class LayersStorage:
 
     async def create(self, name: str, point: str = "") -> Volume:
         self._make_layer(check_id("volume", name))
-        return self._use(name, f"{name},{point}" if point else name)
+        return self._use(name, ",".join((name, *self._short(point))))
 
     async def open(self, name: str, state: str) -> Volume:
         # A journal of the first version knows no states: its volumes have one layer, of the same name.
@@ -87,18 +100,16 @@ class LayersStorage:
         return volume
 
     async def snapshot(self, volume: Volume, *, alone: bool) -> Taken:
-        layers = _layers(volume.state)
+        layers = self._short(volume.state)
         if len(layers) >= limits.LAYERS_MAX:
             raise LimitReached(
                 f"the session has {limits.LAYERS_MAX} layers", next_step="delete old snapshots", limit="layers"
             )
-        fresh = _new_id()
+        fresh = _new_id("l-")
         self._make_layer(fresh)
         if alone:
-            point = volume.state
-            volume = self._use(volume.name, f"{fresh},{volume.state}")
-            # The state before named the same layers, but for the new one.
-            self._uses.subtract(layers)
+            point = ",".join(layers)
+            volume = self._use(volume.name, f"{fresh},{point}")
         else:
             await self._copy(volume.path / "u", fresh)
             point = ",".join((fresh, *layers[1:]))
@@ -115,12 +126,25 @@ class LayersStorage:
     async def restore(self, volume: Volume, point: str) -> Volume:
         if not all((self._volumes / layer / "u").is_dir() for layer in _layers(point)):
             raise NotFound("a layer of the snapshot is missing")
-        fresh = _new_id()
+        fresh = _new_id("l-")
         self._make_layer(fresh)
-        return self._use(volume.name, f"{fresh},{point}")
+        return self._use(volume.name, ",".join((fresh, *self._short(point))))
+
+    def _short(self, text: str) -> list[str]:
+        return self._merged.shorten(_layers(text))
 
     def look(self, text: str) -> tuple[Path, ...]:
-        return tuple(self._volumes / layer / "u" for layer in _layers(text))
+        return self._paths(_layers(text))
+
+    def between(self, old: str, new: str) -> tuple[Path, ...]:
+        rows = _layers(old), _layers(new)
+        apart = _not_shared(*map(self._merged.expand, rows))
+        if any(self._uses[layer] <= 0 for layer in apart):
+            apart = _not_shared(*rows)  # some are there as parts of merged ones only
+        return self._paths(apart)
+
+    def _paths(self, row: Iterable[str]) -> tuple[Path, ...]:
+        return tuple(self._volumes / layer / "u" for layer in row)
 
     def _make_layer(self, name: str, *, again: bool = False) -> None:
         path = self._volumes / name
@@ -139,9 +163,7 @@ class LayersStorage:
     def _use(self, name: str, state: str) -> Volume:
         layers = _layers(state)
         self._uses.update(layers)
-        return Volume(
-            name, self._volumes / layers[0], tuple(self._volumes / layer / "u" for layer in layers[1:]), state
-        )
+        return Volume(name, self._volumes / layers[0], self._paths(layers[1:]), state)
 
     # ---- what is left ------------------------------------------------------------------------------------------
 
@@ -154,6 +176,7 @@ class LayersStorage:
     @contextlib.contextmanager
     def holding(self, *texts: str) -> Generator[None]:
         layers = [layer for text in texts for layer in _layers(text)]
+        layers += self._merged.expand([layer for layer in layers if layer.startswith(PREFIX)])
         self._held.update(layers)
         try:
             yield
@@ -163,16 +186,29 @@ class LayersStorage:
                 self._discard_needless(layer)
 
     def _discard_needless(self, layer: str) -> None:
-        if self._uses[layer] <= 0 and self._held[layer] <= 0:
-            del self._uses[layer], self._held[layer]
-            self._sizes.pop(layer, None)
-            self._discard(layer)
+        if self._is_needed(layer):
+            return
+        self._uses.pop(layer, None)
+        self._held.pop(layer, None)
+        self._sizes.pop(layer, None)
+        self._merged.forget(layer)
+        self._discard(layer)
+        for merged in self._merged.made_of(layer):
+            self._discard_needless(merged.name)
+
+    def _is_needed(self, layer: str) -> bool:
+        if self._uses[layer] > 0 or self._held[layer] > 0:
+            return True
+        # A row that has all of its layers may come to use it.
+        merged = self._merged.find(layer)
+        return merged is not None and all(map(self._is_needed, merged.layers))
 
     async def settle(self, points: Iterable[str]) -> None:
         for point in points:
             self._uses.update(_layers(point))
         for entry in list(os.scandir(self._volumes)):
-            if entry.is_dir(follow_symlinks=False) and self._uses[entry.name] <= 0:
+            if entry.is_dir(follow_symlinks=False) and not self._is_needed(entry.name):
+                self._merged.forget(entry.name)
                 self._discard(entry.name)
 
     def _discard(self, layer: str) -> None:
@@ -182,6 +218,42 @@ class LayersStorage:
             return
         except OSError as error:
             raise Unavailable(f"layer {layer} cannot be removed: {error.strerror}", volume=layer) from error
+
+    # ---- merging -----------------------------------------------------------------------------------------------
+
+    async def tidy(self, state: str) -> None:
+        async with self._merging:
+            row = self._short(state)[1:]
+            while (group := self._merged.due(row, self._unmergeable)) and all(map(self._is_needed, group)):
+                await self._merge(group)
+                row = self._merged.shorten(row)
+
+    async def _merge(self, group: tuple[str, ...]) -> None:
+        """It tells what it stands for when all of it is on disk. One that does not is removed at the next start."""
+        merged = self._merged.plan(_new_id(PREFIX), group)
+        path = self._volumes / merged.name
+        done = False
+        with self.holding(",".join(group)):
+            try:
+                path.mkdir(mode=0o700)
+                (path / "u").mkdir()
+                steps = merge_layers(self._paths(group), path / "u")
+                # A pause, nothing is waited for.
+                while await asyncio.to_thread(_advance, steps):  # noqa: ASYNC110
+                    await asyncio.sleep(_MERGE_PAUSE_S)
+                await failpoints.reach("merge: made")
+                await self.sync()
+                await failpoints.reach("merge: synced")
+                await asyncio.to_thread(self._merged.write, merged)
+                self._merged.offer(merged)
+                done = True
+                await failpoints.reach("merge: offered")
+            except (OSError, SandlotError) as error:
+                self._unmergeable.add(group)
+                _log.warning("layers are used one by one, because they cannot be merged: %s", error)
+            finally:
+                if not done:
+                    self._discard(merged.name)
 
     async def sweep(self) -> None:
         """Empty the trash; what a crash left in it too. Takes as long as the volumes are large."""
@@ -205,11 +277,17 @@ class LayersStorage:
         _log.warning("%s cannot be removed: %s", path, reason)
 
     async def usage(self, text: str, without: str = "") -> int:
-        others = set(_layers(without))
-        layers = [layer for layer in _layers(text) if layer not in others]
+        others = {*_layers(without), *self._merged.expand(_layers(without))}
+        layers = [part for layer in _layers(text) if layer not in others for part in self._parts(layer, others)]
         if not all((self._volumes / layer / "u").is_dir() for layer in layers):
             raise NotFound("a layer is gone")
         return await asyncio.to_thread(lambda: sum(map(self._measure, layers)))
+
+    def _parts(self, layer: str, others: set[str]) -> Sequence[str]:
+        """What a layer has that the others have not: of a merged one some parts only, where they can be told apart."""
+        merged = self._merged.find(layer) if others else None
+        rest = [part for part in merged.turns if part not in others] if merged else [layer]
+        return rest if all(self._uses[part] > 0 for part in rest) else [layer]
 
     def _measure(self, layer: str) -> int:
         # Only the open layer of a volume changes, and it is named once.
@@ -234,8 +312,20 @@ def _layers(text: str) -> list[str]:
     return [check_id("layer", layer) for layer in text.split(",") if layer]
 
 
-def _new_id() -> str:
-    return "l-" + os.urandom(8).hex()
+def _not_shared(one: Sequence[str], other: Sequence[str]) -> list[str]:
+    """Rows grow at the front: what two have in common is at their end."""
+    shared = 0
+    while shared < min(len(one), len(other)) and one[-1 - shared] == other[-1 - shared]:
+        shared += 1
+    return [*one[: len(one) - shared], *other[: len(other) - shared]]
+
+
+def _advance(steps: Generator[None]) -> bool:
+    return next(steps, _END) is not _END
+
+
+def _new_id(prefix: str) -> str:
+    return prefix + os.urandom(8).hex()
 
 
 def _measure(path: Path) -> int:

@@ -276,6 +276,8 @@ STORIES = {
     "below a folder of its own": """mkdir o; mkdir o/p; write o/p/f 1\nrm o/p/f\nmv dir o/p/dir\nwrite o/p/dir/x 1\nrm o/p/dir/y/z""",
     "a file moved below a moved folder": """mv a a2; chmod a2/b/h 700\nmv a2/b b2; mv b2/h b2/h2\nchmod b2/h2 755\nmv b2 a2/b3""",
     "attributes": """chmod dir 700\nattr dir user.a 1; chmod dir/y 711\nattr dir/y user.b 2; attr keep/f user.c 3\nchmod dir 755""",
+    "a folder replaced in one turn": """write dir/n 1\nrm dir; mkdir dir; write dir/k 1\nrm dir/k; mkdir dir/y\nwrite dir/x 2""",
+    "moved into a new folder and out": """mkdir o; mv dir o/dir\nmv o/dir away\nwrite away/x 1; rm away/y/z\nmv away keep/away""",
     "one in the other's place": """mkdir q; write q/f 1\nmv q dir/q; mv dir/y q\nwrite q/z 1; rm dir/q/f\nmv dir/q q/dir; mv q dir/q""",
 }
 
@@ -334,6 +336,13 @@ def test_a_whiteout_in_a_folder_that_nothing_else_has(place: Path) -> None:
     rows = [raw(place, "l1", "d/f!"), raw(place, "l0", "d/f", "d/g"), raw(place, "base", "other")]
     expected = view(rows)
     assert expected["/d"][7] == ["g"]
+    same(view([merged(rows[:2], place / "m"), rows[2]]), expected)
+
+
+def test_a_folder_over_a_file_over_a_folder(place: Path) -> None:
+    rows = [raw(place, "l1", "n/k"), raw(place, "l0", "n"), raw(place, "base", "n/x")]
+    expected = view(rows)
+    assert expected["/n"][7] == ["k"]
     same(view([merged(rows[:2], place / "m"), rows[2]]), expected)
 
 
