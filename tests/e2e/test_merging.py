@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -60,7 +60,7 @@ async def live(host: SandboxHostService, session_id: str, seed: int, turns: int)
 
 
 @asynccontextmanager
-async def engine(settings: Settings, *, last: bool = False) -> AsyncIterator[SandboxHostService]:
+async def engine(settings: Settings, *, last: bool = False) -> AsyncGenerator[SandboxHostService]:
     async with build(settings) as host:
         yield host
         if last:

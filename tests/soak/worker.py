@@ -24,11 +24,13 @@ from sandlot.model import (
     SessionSpec,
     SnapshotRequest,
     TurnRequest,
+    limits,
 )
 from sandlot.wiring.embedded import build
 
 OPERATIONS_MAX = 60
 SESSIONS_MAX = 8
+MERGED_AT = 3  # layers: so early that most worlds have merged ones
 
 
 class Worker:
@@ -109,6 +111,7 @@ async def main() -> None:
         if left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
+    limits.LAYERS_MERGED_AT = MERGED_AT  # pyright: ignore[reportConstantRedefinition]
     async with build(load({**os.environ, "SANDLOT_DATA_DIR": data})) as host:
         failpoints.arm(failpoint, strike)
         worker = Worker(host, Path(log), seed)

@@ -263,22 +263,112 @@ def history(place: Path, rng: random.Random, turns: int) -> list[Path]:
 
 # Each line is a turn.
 STORIES = {
-    "removed, made, removed": """rm keep/f\nwrite keep/f new\nrm keep/f\nwrite keep/f again; rm keep/g""",
-    "a folder removed and made": """rm dir\nmkdir dir; write dir/n 1\nrm dir/n\nwrite dir/x new\nrm dir""",
-    "a folder that becomes a file": """rm dir; write dir file\nrm dir; mkdir dir; write dir/k 1\nmkdir dir/y\nrm dir/k""",
-    "a folder moved": """mv dir moved\nwrite moved/x 2\nmv moved keep/moved\nrm keep/moved/x\nmv keep/moved dir""",
-    "folders moved in folders": """mv t/u t/u2\nmv t t2\nmv t2/u2 u3\nwrite u3/v/w/file 1\nmv u3/v vv\nmv vv/w t2/w""",
-    "a place taken again": """mv dir d2\nmkdir dir; write dir/x mine\nmv dir d3; mv d2 dir\nrm dir/y/z\nmv d3/x dir/y/z""",
-    "modes of what is below": """chmod sole 755\nmv sole sole2\nchmod sole2 700\nmv sole2 keep/sole3\nchmod keep 700""",
-    "modes of what is inside": """write n long\nchmod n 755\nmv n keep/n\nchmod keep/n 700\nln keep/n n2\nchmod n2 711""",
-    "links": """chmod lk1 755\nln lk1 lk3\nmv lk3 keep/lk3\nchmod lk2 711; ln lk2 dir/lk4\nmv dir dir2; chmod dir2/lk4 700""",
-    "links made inside": """write n long; ln n n2; ln n dir/n3\nchmod n 755; ln n keep/n4\nmv keep kept\nwrite n2 x""",
-    "below a folder of its own": """mkdir o; mkdir o/p; write o/p/f 1\nrm o/p/f\nmv dir o/p/dir\nwrite o/p/dir/x 1\nrm o/p/dir/y/z""",
-    "a file moved below a moved folder": """mv a a2; chmod a2/b/h 700\nmv a2/b b2; mv b2/h b2/h2\nchmod b2/h2 755\nmv b2 a2/b3""",
-    "attributes": """chmod dir 700\nattr dir user.a 1; chmod dir/y 711\nattr dir/y user.b 2; attr keep/f user.c 3\nchmod dir 755""",
-    "a folder replaced in one turn": """write dir/n 1\nrm dir; mkdir dir; write dir/k 1\nrm dir/k; mkdir dir/y\nwrite dir/x 2""",
-    "moved into a new folder and out": """mkdir o; mv dir o/dir\nmv o/dir away\nwrite away/x 1; rm away/y/z\nmv away keep/away""",
-    "one in the other's place": """mkdir q; write q/f 1\nmv q dir/q; mv dir/y q\nwrite q/z 1; rm dir/q/f\nmv dir/q q/dir; mv q dir/q""",
+    "removed, made, removed": (
+        "rm keep/f",
+        "write keep/f new",
+        "rm keep/f",
+        "write keep/f again; rm keep/g",
+    ),
+    "a folder removed and made": (
+        "rm dir",
+        "mkdir dir; write dir/n 1",
+        "rm dir/n",
+        "write dir/x new",
+        "rm dir",
+    ),
+    "a folder that becomes a file": (
+        "rm dir; write dir file",
+        "rm dir; mkdir dir; write dir/k 1",
+        "mkdir dir/y",
+        "rm dir/k",
+    ),
+    "a folder moved": (
+        "mv dir moved",
+        "write moved/x 2",
+        "mv moved keep/moved",
+        "rm keep/moved/x",
+        "mv keep/moved dir",
+    ),
+    "folders moved in folders": (
+        "mv t/u t/u2",
+        "mv t t2",
+        "mv t2/u2 u3",
+        "write u3/v/w/file 1",
+        "mv u3/v vv",
+        "mv vv/w t2/w",
+    ),
+    "a place taken again": (
+        "mv dir d2",
+        "mkdir dir; write dir/x mine",
+        "mv dir d3; mv d2 dir",
+        "rm dir/y/z",
+        "mv d3/x dir/y/z",
+    ),
+    "modes of what is below": (
+        "chmod sole 755",
+        "mv sole sole2",
+        "chmod sole2 700",
+        "mv sole2 keep/sole3",
+        "chmod keep 700",
+    ),
+    "modes of what is inside": (
+        "write n long",
+        "chmod n 755",
+        "mv n keep/n",
+        "chmod keep/n 700",
+        "ln keep/n n2",
+        "chmod n2 711",
+    ),
+    "links": (
+        "chmod lk1 755",
+        "ln lk1 lk3",
+        "mv lk3 keep/lk3",
+        "chmod lk2 711; ln lk2 dir/lk4",
+        "mv dir dir2; chmod dir2/lk4 700",
+    ),
+    "links made inside": (
+        "write n long; ln n n2; ln n dir/n3",
+        "chmod n 755; ln n keep/n4",
+        "mv keep kept",
+        "write n2 x",
+    ),
+    "below a folder of its own": (
+        "mkdir o; mkdir o/p; write o/p/f 1",
+        "rm o/p/f",
+        "mv dir o/p/dir",
+        "write o/p/dir/x 1",
+        "rm o/p/dir/y/z",
+    ),
+    "a file moved below a moved folder": (
+        "mv a a2; chmod a2/b/h 700",
+        "mv a2/b b2; mv b2/h b2/h2",
+        "chmod b2/h2 755",
+        "mv b2 a2/b3",
+    ),
+    "attributes": (
+        "chmod dir 700",
+        "attr dir user.a 1; chmod dir/y 711",
+        "attr dir/y user.b 2; attr keep/f user.c 3",
+        "chmod dir 755",
+    ),
+    "a folder replaced in one turn": (
+        "write dir/n 1",
+        "rm dir; mkdir dir; write dir/k 1",
+        "rm dir/k; mkdir dir/y",
+        "write dir/x 2",
+    ),
+    "moved into a new folder and out": (
+        "mkdir o; mv dir o/dir",
+        "mv o/dir away",
+        "write away/x 1; rm away/y/z",
+        "mv away keep/away",
+    ),
+    "one in the other's place": (
+        "mkdir q; write q/f 1",
+        "mv q dir/q; mv dir/y q",
+        "write q/z 1; rm dir/q/f",
+        "mv dir/q q/dir; mv q dir/q",
+    ),
 }
 
 
@@ -307,7 +397,7 @@ def tell(root: str, line: str) -> None:
 @pytest.mark.parametrize("story", STORIES)
 def test_every_part_of_a_story(place: Path, story: str) -> None:
     rows = [base(place)]
-    for number, line in enumerate(STORIES[story].splitlines()):
+    for number, line in enumerate(STORIES[story]):
         rows = turn(place, f"l{number}", rows, lambda root, line=line: tell(root, line))
     expected = view(rows)
     for first in range(len(rows) - 2):
@@ -367,9 +457,11 @@ def test_a_file_with_as_many_names_as_it_can_have(place: Path) -> None:
     rows = [raw(place, "l1", "f"), raw(place, "l0", "g"), raw(place, "base", "h")]
     (place / "names").mkdir()
     os.link(rows[0] / "f", rows[0] / "f2")
-    with pytest.raises(OSError, match="Too many links"):
+    with suppress(OSError):
         for number in range(1 << 20):
             os.link(rows[0] / "f", place / "names" / str(number))
+    with pytest.raises(OSError, match="Too many links"):
+        os.link(rows[0] / "f", place / "one more")
     expected = view(rows)
     same(view([merged(rows[:2], place / "m"), rows[2]]), expected)
 
