@@ -46,11 +46,11 @@ def _copy_entry(
         os.mkdir(entry.name, 0o700, dir_fd=there)
     elif stat.S_ISLNK(found.st_mode):
         os.symlink(os.readlink(entry.name, dir_fd=here), entry.name, dir_fd=there)
-        _finish_special(there, entry.name, found)
+        _finish_special(here, there, entry.name, found)
     else:
         # Pipes, sockets, devices; a whiteout of overlay is a device too.
         os.mknod(entry.name, found.st_mode, found.st_rdev, dir_fd=there)
-        _finish_special(there, entry.name, found)
+        _finish_special(here, there, entry.name, found)
     if found.st_nlink > 1:
         links[key] = folder / entry.name
 
@@ -102,7 +102,11 @@ def copy_attributes(
     os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
 
 
-def _finish_special(there: int, name: str, found: os.stat_result) -> None:
+def _finish_special(here: int, there: int, name: str, found: os.stat_result) -> None:
+    source, target = f"/proc/self/fd/{here}/{name}", f"/proc/self/fd/{there}/{name}"
+    for attribute in os.listxattr(source, follow_symlinks=False):
+        value = os.getxattr(source, attribute, follow_symlinks=False)
+        os.setxattr(target, attribute, value, follow_symlinks=False)
     os.chown(name, found.st_uid, found.st_gid, dir_fd=there, follow_symlinks=False)
     if not stat.S_ISLNK(found.st_mode):
         os.chmod(name, stat.S_IMODE(found.st_mode), dir_fd=there)
