@@ -1,6 +1,7 @@
 """Requests that try to become paths, options or commands; and requests at the same time."""
 
 import asyncio
+import os
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
@@ -25,7 +26,7 @@ from sandlot.model import (
 )
 
 _ROUNDS = 25
-_SETTLE_S = 60.0
+SETTLE_S = 60.0
 
 BAD_IDS = (
     *("", "..", "../x", "a/b", "/etc", "%2e%2e", "a\nb", "a\n", "a\0b", "-rf", ".x", "a b", "$(id)", "a" * 5000),
@@ -163,7 +164,7 @@ async def rounds(arena: Arena) -> None:
     before = await asyncio.to_thread(_footprint, arena.data)
     for _number in range(_ROUNDS):
         await _round(arena)
-    give_up = asyncio.get_running_loop().time() + _SETTLE_S
+    give_up = asyncio.get_running_loop().time() + SETTLE_S
     while left := (await asyncio.to_thread(_footprint, arena.data)) - before:
         if asyncio.get_running_loop().time() > give_up:
             raise Leaked(f"after {_ROUNDS} sessions these stayed: {', '.join(sorted(left)[:10])}")
@@ -176,15 +177,33 @@ async def _round(arena: Arena) -> None:
 
 
 def _footprint(data: Path) -> set[str]:
-    """What sessions leave on a machine: volumes, control groups, mounts, network namespaces, processes."""
+    """What sessions of this data directory leave on a machine: volumes, guests, control groups, mounts."""
     volumes = {str(path) for path in data.glob("*/*") if "template" not in str(path)}
-    groups = {str(path) for path in Path("/sys/fs/cgroup").glob("**/*sandlot*/*/") if path.is_dir()}
     mounts = {line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(data) in line}
-    guests: set[str] = set()
-    for comm in Path("/proc").glob("[0-9]*/comm"):
+    guests = _guests(data)
+    bases = {part for pid in guests for part in _read(f"/proc/{pid}/cgroup").split("/") if part.startswith("sandlot-")}
+    groups = {
+        f"{folder}/{name}"
+        for folder, names, _files in os.walk("/sys/fs/cgroup")
+        for name in names
+        if folder.rpartition("/")[2] in bases
+    }
+    return volumes | mounts | groups | {f"process {pid}" for pid in guests}
+
+
+def _guests(data: Path) -> list[str]:
+    """Children of the keeper, which stands in the data directory."""
+    for folder in Path("/proc").glob("[0-9]*"):
         try:
-            if comm.read_text() == "sandlot-guest\n":
-                guests.add(str(comm.parent))
+            if (folder / "comm").read_text() == "sandlot-keeper\n" and (folder / "cwd").samefile(data):
+                return (folder / "task" / folder.name / "children").read_text().split()
         except OSError:  # it ended meanwhile
             continue
-    return volumes | groups | mounts | guests
+    return []
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""

@@ -4,6 +4,7 @@ attack, and gaps are kinds that nothing here can meet; `escape` is for ways out 
 from sandlot.attack import (
     acts_engine,
     acts_files,
+    acts_limits,
     acts_processes,
     races,
     rows_calls,
@@ -224,6 +225,27 @@ _KERNEL = (
 )
 
 _RESOURCES = (
+    Case(
+        "22-shared-memory",
+        "Fill /dev/shm with data and with names",
+        "a size and a number of files, given when it is mounted",
+        Severity.HIGH,
+        act=acts_limits.fill_shared_memory,
+    ),
+    Case(
+        "24-terminals",
+        "Open terminals without end",
+        "a number of terminals, given when /dev/pts is mounted",
+        Severity.HIGH,
+        act=acts_limits.open_terminals,
+    ),
+    Case(
+        "24-watches",
+        "Take all inotify instances of the machine",
+        "every session is a user of its own to the kernel",
+        Severity.HIGH,
+        act=acts_limits.take_watches,
+    ),
     Case(
         "25-output",
         "256 MiB of output, one line of 32 MiB, output without end, a reader who leaves",

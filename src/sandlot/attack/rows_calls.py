@@ -74,7 +74,20 @@ _REFUSED = (
     "pidfd_getfd lookup_dcookie move_pages migrate_pages mbind set_mempolicy vhangup fspick fsmount lsm_list_modules"
 )
 
-KERNEL = tuple(attempt(name, name, "EPERM", _FILTER.format(name)) for name in _REFUSED.split())
+# With arguments that would work, were it not for the filter.
+_WOULD_WORK = {
+    "add a key": "add_key @user @attack @x 1 -3",
+    "an io_uring": "io_uring_setup 8 zeros",
+    "faults of the own memory": "userfaultfd 1",
+    "a watch of all files": "fanotify_init 0x200 0",
+    "a table of segments": "modify_ldt 0 0 0",
+    "a policy for memory": "set_mempolicy 0 0 0",
+}
+
+KERNEL = (
+    *(attempt(name, name, "EPERM", _FILTER.format(name)) for name in _REFUSED.split()),
+    *(attempt(name, words, "EPERM", _FILTER.format(words.split()[0])) for name, words in _WOULD_WORK.items()),
+)
 
 CAPABILITIES = (
     attempt("sethostname", "sethostname @x 1", "EPERM", _NO_ADMIN),
