@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <linux/mount.h>
+#include <linux/openat2.h>
 #include <linux/sched.h>
 #include <stdint.h>
 #include <sys/syscall.h>
@@ -15,6 +16,10 @@
 
 static inline int sys_open_tree(int dir, const char *path, unsigned flags) {
     return (int)syscall(SYS_open_tree, dir, path, flags);
+}
+
+static inline int sys_openat2(int dir, const char *path, struct open_how *how) {
+    return (int)syscall(SYS_openat2, dir, path, how, sizeof *how);
 }
 
 static inline int sys_move_mount(int from, const char *from_path, int to, const char *to_path, unsigned flags) {

@@ -2,6 +2,7 @@
 #include "root.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -153,23 +154,52 @@ static int keep_open(struct layers *layers, int fd) {
     return fd;
 }
 
-static int add_lower(int context, struct layers *layers, int data, const char *path, int map) {
-    int fd = keep_open(layers, mapped_clone(data, path, map));
-    if (fd < 0) return -1;
-    if (sys_fsconfig(context, FSCONFIG_SET_FD, "lowerdir+", NULL, fd) < 0) return overlay_failed(context, "add a layer");
-    return 0;
+/* Layers of one storage lie beside each other. One clone of the directory that holds them, the shelf, serves them all. */
+struct shelf {
+    int fd;
+    const char *path; /* not ended */
+    size_t length;    /* with its last slash */
+};
+
+static int open_shelf(struct layers *layers, int data, const char *volume_path, int map, struct shelf *shelf) {
+    const char *slash = strrchr(volume_path, '/');
+    char path[PATH_MAX];
+    if (slash == NULL || (size_t)(slash - volume_path) >= sizeof path - 1) {
+        errno = EINVAL;
+        return failed("the path of the volume");
+    }
+    shelf->path = volume_path;
+    shelf->length = (size_t)(slash - volume_path) + 1;
+    snprintf(path, sizeof path, "%.*s", (int)shelf->length, volume_path);
+    shelf->fd = keep_open(layers, mapped_clone(data, path, map));
+    return shelf->fd < 0 ? -1 : 0;
 }
 
-static int add_upper(int context, struct layers *layers, int data, const char *path, int map) {
-    int volume = keep_open(layers, mapped_clone(data, path, map));
-    if (volume < 0) return -1;
-    int upper = keep_open(layers, openat(volume, "u", O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    int work = keep_open(layers, openat(volume, "w", O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    if (upper < 0 || work < 0) return failed("open the volume");
-    if (sys_fsconfig(context, FSCONFIG_SET_FD, "upperdir", NULL, upper) < 0 ||
-        sys_fsconfig(context, FSCONFIG_SET_FD, "workdir", NULL, work) < 0)
-        return overlay_failed(context, "add the volume");
-    return 0;
+/* Of a path on the shelf; nothing on the way may be a link or a mount. */
+static int take_from(const struct shelf *shelf, struct layers *layers, const char *path) {
+    struct open_how how = {
+        .flags = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC,
+        .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV,
+    };
+    if (strncmp(path, shelf->path, shelf->length) != 0) {
+        errno = EXDEV;
+        return failed("a layer lies elsewhere");
+    }
+    int fd = keep_open(layers, sys_openat2(shelf->fd, path + shelf->length, &how));
+    return fd < 0 ? failed("open a layer") : fd;
+}
+
+static int add(int context, const char *key, int fd) {
+    if (fd < 0) return -1;
+    return sys_fsconfig(context, FSCONFIG_SET_FD, key, NULL, fd) < 0 ? overlay_failed(context, key) : 0;
+}
+
+static int add_upper(int context, const struct shelf *shelf, struct layers *layers, const char *path) {
+    char part[PATH_MAX];
+    snprintf(part, sizeof part, "%s/u", path);
+    if (add(context, "upperdir", take_from(shelf, layers, part)) < 0) return -1;
+    snprintf(part, sizeof part, "%s/w", path);
+    return add(context, "workdir", take_from(shelf, layers, part));
 }
 
 static int configure(int context, struct layers *layers, int data, const struct root_plan *plan) {
@@ -180,10 +210,12 @@ static int configure(int context, struct layers *layers, int data, const struct 
         errno = E2BIG;
         return failed("too many layers");
     }
+    struct shelf shelf;
+    if (open_shelf(layers, data, plan->volume_path, range->volume_map, &shelf) < 0) return -1;
     for (int i = 0; i < plan->layer_count; i++)
-        if (add_lower(context, layers, data, plan->layers[i], range->volume_map) < 0) return -1;
-    if (add_lower(context, layers, data, plan->template_path, range->template_map) < 0) return -1;
-    if (add_upper(context, layers, data, plan->volume_path, range->volume_map) < 0) return -1;
+        if (add(context, "lowerdir+", take_from(&shelf, layers, plan->layers[i])) < 0) return -1;
+    if (add(context, "lowerdir+", keep_open(layers, mapped_clone(data, plan->template_path, range->template_map))) < 0) return -1;
+    if (add_upper(context, &shelf, layers, plan->volume_path) < 0) return -1;
     for (size_t i = 0; i < sizeof options / sizeof *options; i++)
         if (sys_fsconfig(context, FSCONFIG_SET_STRING, options[i][0], options[i][1], 0) < 0)
             return overlay_failed(context, options[i][0]);

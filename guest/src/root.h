@@ -11,7 +11,7 @@ enum { DISK_FIRST_ID = 1 << 28, RANGE_IDS = 65536, RANGES_MAX = 28000 };
 struct root_plan {
     const char *template_path; /* owned by real ids 0..65535 */
     const char *volume_path;   /* holds u/ and w/ */
-    char **layers;             /* older uppers, newest first, in canonical ids */
+    char **layers;             /* older uppers, newest first, in canonical ids, below the directory that holds the volume */
     int layer_count;
     int range;                 /* index of the session's id range */
 };

@@ -170,4 +170,4 @@ async def test_a_read_only_volume_is_refused_not_served(place: Place) -> None:
 async def test_no_path_of_the_host_shows_inside(place: Place, settings: Settings) -> None:
     shown = await place.run("cat /proc/self/mountinfo /proc/1/mountinfo /proc/1/cmdline | tr '\\0' ' '")
     assert str(settings.data) not in shown
-    assert "upperdir=/u" in shown
+    assert "upperdir=/first/u" in shown, "the storage's own names of layers, nothing above them"
