@@ -26,6 +26,7 @@ class Settings:
     space_warn: float
     space_critical: float
     health_interval_s: float
+    shutdown_timeout_s: float
     keeper: Path  # the guest program
 
 
@@ -82,6 +83,11 @@ VARIABLES = (
         "How often the engine looks at itself, in seconds.",
         f"{limits.HEALTH_INTERVAL_S:g}",
     ),
+    Variable(
+        "SANDLOT_SHUTDOWN_TIMEOUT_S",
+        "How long an engine that is closed waits for calls that someone waits for, in seconds.",
+        f"{limits.SHUTDOWN_TIMEOUT_S:g}",
+    ),
     Variable("SANDLOT_KEEPER", "The guest program, where it is not the one of the package.", "in the package"),
 )
 
@@ -109,6 +115,7 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
         space_warn=read.number("SANDLOT_SPACE_WARN", limits.SPACE_WARN, 0.01, 1),
         space_critical=read.number("SANDLOT_SPACE_CRITICAL", limits.SPACE_CRITICAL, 0.01, 1),
         health_interval_s=read.number("SANDLOT_HEALTH_INTERVAL_S", limits.HEALTH_INTERVAL_S, 0.1, 86400),
+        shutdown_timeout_s=read.number("SANDLOT_SHUTDOWN_TIMEOUT_S", limits.SHUTDOWN_TIMEOUT_S, 0, 3600),
         keeper=Path(env.get("SANDLOT_KEEPER") or Path(__file__).parents[1] / "_bin" / "sandlot-keeper"),
     )
     if read.wrong:

@@ -110,6 +110,7 @@ class LiveCall:
         self.refused: InvalidArgument | None = None
         self.is_attended = False  # someone waits for it
         self.limit_met: Callable[[int], LimitHit | None] = _no_limit  # by its exit code
+        self.is_left = False  # the engine has gone; the command has not
         self._record_start = record_start
         self._record = record
         self._wedged = wedged
@@ -235,6 +236,13 @@ class LiveCall:
             self.log.close()
         self._wake()
 
+    def leave(self) -> None:
+        """The engine goes, and the guest remembers the call for the next one. Whoever waits is told so."""
+        if self._timer:
+            self._timer.cancel()
+        self.is_left = True
+        self._wake()
+
     # ---- output ------------------------------------------------------------------------------------------------
 
     def _discard(self) -> None:
@@ -332,6 +340,12 @@ class LiveCall:
             raise Unavailable(f"call {self.ticket.call_id} was lost: {self.lost}", call_id=self.ticket.call_id)
         if self.refused is not None:
             raise self.refused
+        if self.is_left and self.result is None:
+            raise Unavailable(
+                f"the engine is closing; call {self.ticket.call_id} runs on",
+                next_step="attach to it when an engine is there again",
+                call_id=self.ticket.call_id,
+            )
 
     async def wait(self) -> CallResult:
         while self.result is None:

@@ -29,6 +29,11 @@ class Gate:
     def is_open(self) -> bool:
         return not self._shut_for
 
+    @property
+    def is_quiet(self) -> bool:
+        """Nobody works in the session from outside."""
+        return not self._shut_for and self._writers == 0
+
     async def wait(self) -> None:
         """Until it is open. Raises RollbackInProgress: who calls then cannot mean the files that will be there."""
         give_up = asyncio.get_running_loop().time() + limits.GATE_DEADLINE_S

@@ -52,6 +52,7 @@ from sandlot.model import (
 )
 
 FORKING = "fork"
+_DRAIN_POLL_S = 0.02
 _ROOM_PAUSES_S = (0.0, 0.2, 1.0, 3.0, 5.0)
 
 
@@ -79,6 +80,7 @@ class Lifecycle:
         self._expiry_changed = asyncio.Event()
         self._sweeping = False
         self._closing = False
+        self._refuses = False
 
     async def start(self) -> None:
         """After what an earlier engine left was taken over: serve."""
@@ -92,6 +94,32 @@ class Lifecycle:
         for session in tuple(self._sessions.values()):
             if session.volume is not None:
                 await self._storage(session).tidy(session.volume.state)
+
+    def refuse(self) -> None:
+        """Begin nothing more: whoever asks for a session is told that the engine is closing."""
+        self._refuses = True
+
+    async def drain(self, patience_s: float) -> None:
+        """Wait for what is under way and someone waits for. What takes longer is left: to the guest, which remembers
+        its calls, or to the next engine, which undoes what was not recorded."""
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + patience_s
+        while self._is_busy() and loop.time() < give_up:  # noqa: ASYNC110 - many things, each with its own end
+            await asyncio.sleep(_DRAIN_POLL_S)
+        for session in self._sessions.values():
+            for live in tuple(session.live.values()):
+                live.leave()
+
+    def _is_busy(self) -> bool:
+        return bool(self._creating or self._destroying) or any(
+            session.recovering or not session.gate.is_quiet or session.is_attended()
+            for session in self._sessions.values()
+        )
+
+    def check_open(self) -> None:
+        """Raises Unavailable."""
+        if self._refuses:
+            raise Unavailable("the engine is closing", next_step="try again when an engine is there")
 
     async def settle(self) -> None:
         """Finish what was begun, and begin nothing more."""
@@ -115,6 +143,11 @@ class Lifecycle:
         return self._sessions.values()
 
     def find(self, session_id: str) -> Session:
+        """For whoever asks from outside. Raises SessionNotFound, InvalidArgument, Unavailable."""
+        self.check_open()
+        return self._find(session_id)
+
+    def _find(self, session_id: str) -> Session:
         check_session_id(session_id)
         session = self._sessions.get(session_id)
         if session is None:
@@ -152,6 +185,7 @@ class Lifecycle:
         return session.info(used)
 
     async def list(self, query: SessionFilter) -> SessionPage:
+        self.check_open()
         try:
             after = int(query.after) if query.after else 0
         except ValueError:
@@ -169,7 +203,7 @@ class Lifecycle:
 
     async def destroy(self, session_id: str, event: EventKind | None = None) -> None:
         """The event tells why, when it was not asked for."""
-        session = self.find(session_id)
+        session = self._find(session_id)
         task = self._destroying.get(session_id)
         if task is None:
             task = asyncio.get_running_loop().create_task(

@@ -26,6 +26,7 @@ class HostSettings:
     space_warn: float = limits.SPACE_WARN
     space_critical: float = limits.SPACE_CRITICAL
     health_interval_s: float = limits.HEALTH_INTERVAL_S
+    shutdown_timeout_s: float = limits.SHUTDOWN_TIMEOUT_S
 
 
 @dataclass(frozen=True, slots=True)

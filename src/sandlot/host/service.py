@@ -121,8 +121,11 @@ class SandboxHostService:
             raise
 
     async def close(self) -> None:
-        """Leave. Sessions, their processes and their output stay, to be found by the next engine."""
+        """Leave. Nothing new is begun; what someone waits for has a moment to end. Sessions, their processes and their
+        output stay, to be found by the next engine."""
+        self._lifecycle.refuse()
         self._monitor.stop()
+        await self._lifecycle.drain(self._settings.shutdown_timeout_s)
         self._files.close()
         self._events.close()
         await self._turns.settle()
@@ -153,6 +156,7 @@ class SandboxHostService:
         return session_capabilities(await self._choices.runtime(), await self._choices.storage())
 
     async def create(self, spec: SessionSpec) -> SessionInfo:
+        self._lifecycle.check_open()
         await self._recovery.revive(spec.request_id)
         await self._monitor.admit()
         return await self._lifecycle.create(spec)
@@ -164,6 +168,7 @@ class SandboxHostService:
         return await self._lifecycle.list(query)
 
     async def destroy(self, session_id: str) -> None:
+        self._lifecycle.check_open()
         await self._lifecycle.destroy(session_id)
 
     async def health(self) -> Health:
@@ -194,7 +199,7 @@ class SandboxHostService:
                 yield stream
         finally:
             live.is_attended = False
-            if not request.detach and live.result is None and live.lost is None:
+            if not request.detach and live.result is None and live.lost is None and not live.is_left:
                 live.kill()
                 with suppress(SandlotError, TimeoutError):
                     async with asyncio.timeout(limits.KILL_DEADLINE_S):

@@ -266,6 +266,10 @@ class Session:
     def _report_wedged(self, reason: str) -> None:
         self.on_wedged(reason)
 
+    def is_attended(self) -> bool:
+        """Whether someone waits for a call of it."""
+        return any(live.is_attended and live.result is None and live.lost is None for live in self.live.values())
+
     def note_calls(self) -> None:
         """Those that were too young to be recorded: who was told that they began can be told that they are lost."""
         for live in self.live.values():

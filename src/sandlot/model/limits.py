@@ -59,6 +59,7 @@ KILL_DEADLINE_S = 10.0  # a guest that cannot end a command by then is itself at
 GUEST_DEADLINE_S = 10.0  # for a guest to boot or to answer
 KEEPER_DEADLINE_S = 20.0
 DESTROY_DEADLINE_S = 60.0
+SHUTDOWN_TIMEOUT_S = 10.0  # for what is under way when an engine is closed
 
 SPACE_WARN = 0.85  # of space or inodes: the host is degraded
 SPACE_CRITICAL = 0.95  # and unhealthy: it makes no sessions
