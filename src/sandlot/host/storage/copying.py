@@ -103,13 +103,14 @@ def copy_attributes(
 
 
 def _finish_special(here: int, there: int, name: str, found: os.stat_result) -> None:
+    os.chown(name, found.st_uid, found.st_gid, dir_fd=there, follow_symlinks=False)
+    if not stat.S_ISLNK(found.st_mode):
+        os.chmod(name, stat.S_IMODE(found.st_mode), dir_fd=there)
+    # Afterwards: file capabilities go when the owner changes.
     source, target = f"/proc/self/fd/{here}/{name}", f"/proc/self/fd/{there}/{name}"
     for attribute in os.listxattr(source, follow_symlinks=False):
         value = os.getxattr(source, attribute, follow_symlinks=False)
         os.setxattr(target, attribute, value, follow_symlinks=False)
-    os.chown(name, found.st_uid, found.st_gid, dir_fd=there, follow_symlinks=False)
-    if not stat.S_ISLNK(found.st_mode):
-        os.chmod(name, stat.S_IMODE(found.st_mode), dir_fd=there)
     os.utime(name, ns=(found.st_atime_ns, found.st_mtime_ns), dir_fd=there, follow_symlinks=False)
 
 

@@ -308,7 +308,7 @@ def test_it_shows_what_its_layers_showed(place: Path, seed: int) -> None:
             break
 
 
-@pytest.mark.parametrize("seed", [24, *range(SEEDS // 2)])
+@pytest.mark.parametrize("seed", [24, 36, 131, *range(SEEDS // 2)])
 def test_a_session_goes_on_over_it_as_over_its_layers(place: Path, seed: int) -> None:
     """What a session wrote over the layers is whole over the merged one, and what it does then does the same."""
     rng = random.Random(f"go on {seed}")
