@@ -120,3 +120,19 @@ async def test_a_row_does_not_grow_with_turns(settings: Settings, monkeypatch: p
             await host.turn_complete(TurnRequest(session_id))
             await tidied(host, session_id)
         assert len(row_of(host, session_id)) <= 9
+
+
+async def test_space_is_counted_once(settings: Settings) -> None:
+    """A merged layer has the files of its layers under further names: no turn pays for them again."""
+    async with engine(settings, last=True) as host:
+        session_id = (await host.create(SessionSpec())).session_id
+        await python(host, session_id, "open('/workspace/large', 'wb').write(b'x' * 3_000_000)")
+        for number in range(2 * AT):
+            await python(host, session_id, f"open('/workspace/{number}', 'w').write('small')")
+            await host.turn_complete(TurnRequest(session_id))
+            await tidied(host, session_id)
+        first, *others = await host.list_snapshots(session_id)
+        assert (first.space_bytes or 0) > 2_900_000
+        assert all((shot.space_bytes or 0) < 1_000_000 for shot in others), others
+        used = (await host.get(session_id)).space_used or 0
+        assert 2_900_000 < used < 4_000_000
