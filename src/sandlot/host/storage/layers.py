@@ -224,6 +224,7 @@ class LayersStorage:
     async def tidy(self, state: str) -> None:
         async with self._merging:
             row = self._short(state)[1:]
+            await asyncio.to_thread(self._merged.weigh, row)
             while (group := self._merged.due(row, self._unmergeable)) and all(map(self._is_needed, group)):
                 await self._merge(group)
                 row = self._merged.shorten(row)

@@ -11,6 +11,7 @@ from sandlot.model import limits
 
 PREFIX = "m-"
 _FILE = "merged.json"
+_RANK_OF_LARGE = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +24,14 @@ class Merged:
 
 class MergedLayers:
     """A row grows like a number: as soon as it has enough layers of one rank side by side, one of the next rank takes
-    their place. So it has few, however many turns there were."""
+    their place. So it has few, however many turns there were. A layer with many files begins with a higher rank: it is
+    not linked again for the sake of small ones. A row that grows long all the same is merged where that costs least."""
 
     def __init__(self, volumes: Path) -> None:
         self._volumes = volumes
         self._known: dict[str, Merged] = {}
         self._by_layers: dict[tuple[str, ...], str] = {}
+        self._ranks: dict[str, int] = {}  # of layers that are not merged
 
     def plan(self, name: str, layers: Sequence[str]) -> Merged:
         return Merged(name, 1 + max(map(self._rank, layers)), tuple(layers), tuple(self.expand(layers)))
@@ -52,6 +55,7 @@ class MergedLayers:
         self._by_layers[merged.layers] = merged.name
 
     def forget(self, name: str) -> None:
+        self._ranks.pop(name, None)
         if (merged := self._known.pop(name, None)) is not None and self._by_layers.get(merged.layers) == name:
             del self._by_layers[merged.layers]
 
@@ -77,15 +81,26 @@ class MergedLayers:
                 at += 1
         return short
 
+    def weigh(self, row: Sequence[str]) -> None:
+        """Blocking: look how large layers are that are not known yet."""
+        for layer in row:
+            if layer not in self._ranks and self.find(layer) is None:
+                large = _has_entries(self._volumes / layer / "u", limits.LAYER_LARGE_ENTRIES)
+                self._ranks[layer] = _RANK_OF_LARGE if large else 0
+
     def due(self, row: Sequence[str], but: set[tuple[str, ...]]) -> tuple[str, ...] | None:
         """Layers of a row that are to be merged next, the oldest first."""
-        ranks = [self._rank(layer) for layer in row]
         size = limits.LAYERS_MERGED_AT
+        found: list[tuple[int, tuple[str, ...]]] = []
         for at in range(len(row) - size, -1, -1):
             group = tuple(row[at : at + size])
-            if len(set(ranks[at : at + size])) == 1 and group not in but:
+            ranks = [self._rank(layer) for layer in group]
+            if group in but:
+                continue
+            if min(ranks) == max(ranks):
                 return group
-        return None
+            found.append((max(ranks), group))
+        return min(found, key=lambda one: one[0])[1] if found and len(row) > limits.LAYERS_LONG else None
 
     def expand(self, row: Sequence[str]) -> list[str]:
         found: list[str] = []
@@ -96,4 +111,17 @@ class MergedLayers:
 
     def _rank(self, layer: str) -> int:
         merged = self.find(layer)
-        return merged.rank if merged else 0
+        return merged.rank if merged else self._ranks.get(layer, 0)
+
+
+def _has_entries(folder: Path, count: int) -> bool:
+    pending = [str(folder)]
+    while pending and count > 0:
+        with suppress(OSError), os.scandir(pending.pop()) as entries:
+            for entry in entries:
+                count -= 1
+                if count <= 0:
+                    break
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(entry.path)
+    return count <= 0
