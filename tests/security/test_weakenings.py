@@ -17,6 +17,7 @@ from sandlot.attack.rows import ROOT, Row
 from sandlot.attack.verdicts import Verdict
 from sandlot.config.settings import load
 from sandlot.host import files, inside, kernel, lifecycle
+from sandlot.host.runtimes import controllers
 from sandlot.host.storage.layers import LayersStorage
 from sandlot.wiring.embedded import build
 from tests.security.weakenings import ACT, ENGINES, GUESTS, ON_SOME_KERNELS, Weakening, Workshop
@@ -108,6 +109,10 @@ def nothing(*_arguments: object) -> None:
     pass
 
 
+def no_settings(*_arguments: object) -> tuple[()]:
+    return ()
+
+
 def as_it_comes(value: str) -> str:
     return value
 
@@ -128,6 +133,8 @@ def weaken(patch: pytest.MonkeyPatch, weakening: Weakening) -> None:
             patch.setattr(files, "act_as", nothing)
         case "ids as they come":
             patch.setattr(lifecycle, "check_session_id", as_it_comes)
+        case "limits that are not set":
+            patch.setattr(controllers, "settings", no_settings)
         case "volumes that stay":
             patch.setattr(LayersStorage, "release", keep)
             patch.setattr(acts_engine, "SETTLE_S", 1.0)

@@ -320,5 +320,12 @@ ENGINES = (
     Weakening("files of any kind", {"05-odd-files": {ACT: "was opened and read"}}),
     Weakening("rights of the engine", {"02-rights": {ACT: "was done for a user"}}),
     Weakening("ids as they come", {"09-ids": {ACT: "before it refused it"}}),
+    Weakening(
+        "limits that are not set",
+        {
+            "21-fork-bomb": {ACT: "300 processes"},
+            "22-memory-bomb": {ACT: "has taken 256 MiB"},
+        },
+    ),
     Weakening("volumes that stay", {"29-rounds": {ACT: "stayed"}}),
 )

@@ -145,10 +145,11 @@ async def rights(arena: Arena) -> None:
         for path in ("/opt/private/f", "/opt/private", "/etc/closed", "/etc/passwd-new", "/usr/bin/new"):
             for name in ("read", "list", "write", "make", "rename", "remove"):
                 try:
-                    await VERBS[name](arena.host, session, USER, path)
+                    done = await VERBS[name](arena.host, session, USER, path)
                 except SandlotError:
                     continue
-                raise Escaped(f"{name} of {path} was done for a user who may not")
+                # A directory that is there already is told as such: nothing was made.
+                demand(done is False, f"{name} of {path} was done for a user who may not")
 
 
 _ODD = """
