@@ -102,7 +102,7 @@ async def test_a_result_tells_which_limit_it_met(host: SandboxHostService) -> No
     assert await met("seq 100000", output_bytes_max=100) is LimitHit.OUTPUT
     assert await met("sleep 60", timeout_s=1) is LimitHit.TIMEOUT
     assert await met("for i in $(seq 50); do sleep 60 & done; wait") is LimitHit.PIDS
-    assert await met("true") is LimitHit.PIDS, "there is no process left for it"
+    assert await met("/bin/true; exit 0") is LimitHit.PIDS, "there is no process left for it"
 
 
 async def test_the_reason_is_recorded_and_known_after_a_restart(settings: Settings) -> None:
