@@ -43,6 +43,8 @@ static uint64_t broken_id;
 static int64_t held_since_ms; /* when the news of a start was first held back; 0: none is */
 static uint8_t inbox[MESSAGE_BYTES_MAX];
 static char *spawn_slots[SPAWN_SLOTS];
+static int given[SPAWN_GROUPS_MAX]; /* descriptors that came with the message that is being heard */
+static int given_count;
 static enum { SYNC_IDLE, SYNC_WELCOME, SYNC_LIST, SYNC_DONE } sync_state;
 static uint8_t sync_nonce[NONCE_BYTES];
 
@@ -290,8 +292,14 @@ static void on_spawn(uint64_t id, uint8_t *payload, uint32_t length) {
         broken(FRAME_SPAWN, id);
         return;
     }
+    if (request.flags & SPAWN_GROUPS) {
+        memcpy(request.groups, given, sizeof given);
+        request.group_count = given_count;
+    }
     struct process *process = process_new(id, &request);
-    if (process == NULL) {
+    /* A program that should be under limits of its own does not run without. */
+    if (process == NULL || ((request.flags & SPAWN_GROUPS) && given_count == 0)) {
+        if (process) process_forget(process);
         broken(FRAME_SPAWN, id);
         return;
     }
@@ -468,10 +476,36 @@ static _Noreturn void finish(bool whole_namespace) {
     _exit(0);
 }
 
+static ssize_t hear_message(void) {
+    union {
+        struct cmsghdr header;
+        char space[CMSG_SPACE(sizeof given)];
+    } control;
+    struct iovec part = {inbox, sizeof inbox};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.space, .msg_controllen = sizeof control.space};
+    ssize_t got = recvmsg(host, &message, MSG_DONTWAIT | MSG_TRUNC | MSG_CMSG_CLOEXEC);
+    given_count = 0;
+    if (got < 0) return got;
+    for (struct cmsghdr *h = CMSG_FIRSTHDR(&message); h; h = CMSG_NXTHDR(&message, h)) {
+        if (h->cmsg_level != SOL_SOCKET || h->cmsg_type != SCM_RIGHTS) continue;
+        given_count = (int)((h->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+        memcpy(given, CMSG_DATA(h), sizeof(int) * (size_t)given_count);
+    }
+    /* Some of them were lost: a program must not run under a part of its limits. */
+    if (message.msg_flags & MSG_CTRUNC)
+        while (given_count > 0) close(given[--given_count]);
+    return got;
+}
+
+static void drop_given(void) {
+    while (given_count > 0) close(given[--given_count]);
+}
+
 /* Returns false when the host has closed its end. */
 static bool hear(void) {
     for (int rounds = 0; rounds < 16; rounds++) {
-        ssize_t got = recv(host, inbox, sizeof inbox, MSG_DONTWAIT | MSG_TRUNC);
+        drop_given();
+        ssize_t got = hear_message();
         if (got < 0 && (errno == EAGAIN || errno == EINTR)) return true;
         if (got <= 0) return false;
         if ((size_t)got > sizeof inbox) {
@@ -483,6 +517,7 @@ static bool hear(void) {
         int more;
         while ((more = frame_next(inbox, (size_t)got, &position, &frame)) > 0) on_frame(&frame);
         if (more < 0) broken(0, 0);
+        drop_given();
     }
     return true;
 }

@@ -88,6 +88,9 @@ CHILD static long exec_search(struct plan *plan) {
 CHILD static int child(void *argument) {
     struct plan *plan = argument;
     struct spawn_request *request = &plan->request;
+    /* Zero means whoever writes. First of all: nothing of the program happens outside. */
+    for (int i = 0; i < request->group_count; i++)
+        must(plan, raw(SYS_write, request->groups[i], address("0"), 1, 0), STAGE_RESOURCES);
     raw(SYS_setsid, 0, 0, 0, 0);
     if (plan->terminal) must(plan, raw(SYS_ioctl, plan->in, TIOCSCTTY, 0, 0), STAGE_PTY);
     const int ends[] = {plan->in, plan->out, plan->err};

@@ -59,6 +59,7 @@ int spawn_parse(uint8_t *payload, uint32_t length, struct spawn_request *out, ch
     if (length < FIXED) return -1;
     const uint8_t *end = payload + length;
     out->flags = get_u32(payload);
+    out->group_count = 0;
     out->rows = get_u16(payload + 4);
     out->columns = get_u16(payload + 6);
     out->argc = get_u32(payload + 8);

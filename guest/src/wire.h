@@ -1,4 +1,4 @@
-/* The wire between a host and a guest, version 1. docs/protocol.md is the prose of this file.
+/* The wire between a host and a guest, version 2. docs/protocol.md is the prose of this file.
  *
  * Both ends hold one AF_UNIX SOCK_SEQPACKET socketpair. A message is one or more whole frames, so a reader that
  * dies never leaves half a frame behind. All integers are little-endian.
@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 enum {
-    WIRE_VERSION = 1,
+    WIRE_VERSION = 2,
     HEADER_BYTES = 16,
     MESSAGE_BYTES_MAX = 256 * 1024,
     DATA_BYTES_MAX = 64 * 1024,
@@ -51,7 +51,9 @@ enum {
 
 enum { STREAM_STDOUT = 0, STREAM_STDERR = 1, STREAMS = 2 };
 enum { SCOPE_GROUP = 0, SCOPE_TREE = 1, SCOPE_PROCESS = 2 };
-enum { SPAWN_PTY = 1, SPAWN_STDIN = 2, SPAWN_FLAGS = SPAWN_PTY | SPAWN_STDIN };
+/* SPAWN_GROUPS: with the message come descriptors of cgroups that the program enters first. */
+enum { SPAWN_PTY = 1, SPAWN_STDIN = 2, SPAWN_GROUPS = 4, SPAWN_FLAGS = SPAWN_PTY | SPAWN_STDIN | SPAWN_GROUPS };
+enum { SPAWN_GROUPS_MAX = 8 };
 
 /* Where a spawn failed. */
 enum {
@@ -90,6 +92,8 @@ struct spawn_request {
     uint32_t argc, envc;
     uint32_t rlimit_count;
     struct rlimit_request rlimits[RLIMITS_MAX];
+    int groups[SPAWN_GROUPS_MAX]; /* the host's descriptors; not part of the payload */
+    int group_count;
     const uint8_t *tag;
     uint32_t tag_length;
     const char *user;

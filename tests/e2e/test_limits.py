@@ -249,3 +249,37 @@ async def test_a_host_holds_no_more_than_it_has(settings: Settings) -> None:
         with pytest.raises(InvalidArgument, match="cpus"):
             await host.create(SessionSpec(resources=Resources(cpus=65000)))
         await clean_up(host)
+
+
+async def test_a_call_has_limits_of_its_own(host: SandboxHostService, settings: Settings) -> None:
+    session_id = await make(host, Capability.LIMIT_CALLS, Resources(pids=40, open_files=64))
+
+    async def limited(resources: Resources, *argv: str) -> Ran:
+        return await run(host, CallRequest(session_id, argv, resources=resources))
+
+    few = Resources(pids=8, memory_bytes=64 * limits.MIB)
+    ran = await limited(few, "python3", "-c", FORKS)
+    assert ran.stdout.split() == [b"11", b"7"], ran
+    ran = await limited(few, "python3", "-c", GROW)
+    assert (ran.exit_code, ran.result.limit) == (137, LimitHit.OOM), ran
+    ran = await limited(few, "sh", "-c", "for i in $(seq 20); do sleep 60 & done; wait")
+    assert ran.result.limit is LimitHit.PIDS, ran
+    assert await stops_at(host, session_id, 40 - 7), "what it left runs on, and counts"
+    assert (await python(host, session_id, GROW)).exit_code == 0, "others are not under its limits"
+    assert (await limited(Resources(open_files=32), "sh", "-c", "ulimit -n")).stdout == b"32\n"
+    spin = "for i in 1 2; do timeout 1 sh -c 'while :; do :; done' & done; wait"
+    ran = await limited(Resources(cpus=0.3), "sh", "-c", spin)
+    assert ran.result.user_s + ran.result.system_s <= 0.3 * ran.result.duration_s + 0.3, ran
+    await host.destroy(session_id)
+    assert groups(settings) == {}
+
+
+async def test_limits_of_a_call_are_below_those_of_its_session(host: SandboxHostService) -> None:
+    session_id = await make(host, Capability.LIMIT_CALLS, Resources(pids=40))
+    for more in (Resources(pids=41), Resources(io_weight=5), Resources(disk_bytes=limits.GIB)):
+        with pytest.raises(InvalidArgument):
+            await run(host, CallRequest(session_id, ("true",), resources=more))
+    assert await host.calls(session_id) == []
+    plain = (await host.create(SessionSpec(runtime="none"))).session_id
+    with pytest.raises(CapabilityNotSupported):
+        await run(host, CallRequest(plain, ("true",), resources=Resources(pids=5)))

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from sandlot.cli import values
 from sandlot.cli.context import Context
-from sandlot.cli.options import add_command_options, call_request
+from sandlot.cli.options import add_command_options, add_limit_options, call_request, call_resources
 from sandlot.cli.stream import Collected, OwnStreams, converse, report, wants_stdin
 from sandlot.contracts import Host
 from sandlot.model import CallRequest, CallResult, InvalidArgument
@@ -20,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout", metavar="TIME", help="end the command after this: 90, 30s, 10m, 2h (default: none)"
     )
+    add_limit_options(parser.add_argument_group("limits of the command, below those of the session"))
     parser.add_argument("--detach", action="store_true", help="leave it running and print its call id")
     parser.add_argument("id", metavar="ID", help="the session's id")
 
@@ -33,6 +34,7 @@ async def run(context: Context) -> int:
         call_request(args, args.id, stdin=stdin, detach=args.detach),
         user=args.user,
         envs=values.pairs("--env", args.env),
+        resources=call_resources(args),
     )
     if args.detach:
         return await _detach(context, request)

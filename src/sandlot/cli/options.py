@@ -51,15 +51,20 @@ def add_session_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--port", metavar="N", action="append", default=[], help="can be reached from outside; can be repeated"
     )
-    group.add_argument("--cpus", metavar="CPUS", help="processors, such as 2 or 0.5")
-    group.add_argument("--memory", metavar="SIZE", help="such as 512M or 2G")
+    add_limit_options(group)
     group.add_argument("--swap", metavar="SIZE", help="beside the memory (default: none)")
     group.add_argument("--disk", metavar="SIZE", help="such as 10G")
-    group.add_argument("--pids", metavar="COUNT", help="processes at once")
-    group.add_argument("--call-snapshots", action="store_true", help="take a snapshot after every command")
-    group.add_argument("--open-files", metavar="COUNT", help="of each process")
     group.add_argument("--io-weight", metavar="WEIGHT", help="share of a busy disk, 1 to 1000; others have 100")
+    group.add_argument("--call-snapshots", action="store_true", help="take a snapshot after every command")
     group.add_argument("--request-id", metavar="ID", help="a repeated one gives the first answer")
+
+
+def add_limit_options(group: argparse._ActionsContainer) -> None:  # pyright: ignore[reportPrivateUsage]
+    """What a session and a single command can both be limited in."""
+    group.add_argument("--cpus", metavar="CPUS", help="processors, such as 2 or 0.5")
+    group.add_argument("--memory", metavar="SIZE", help="such as 512M or 2G")
+    group.add_argument("--pids", metavar="COUNT", help="processes at once")
+    group.add_argument("--open-files", metavar="COUNT", help="of each process")
 
 
 def refuse_session_options(args: argparse.Namespace) -> None:
@@ -105,13 +110,19 @@ def session_spec(args: argparse.Namespace) -> SessionSpec:
     )
 
 
-def _resources(args: argparse.Namespace) -> Resources:
+def call_resources(args: argparse.Namespace) -> Resources:
     return Resources(
         cpus=None if args.cpus is None else values.number("--cpus", args.cpus),
         memory_bytes=None if args.memory is None else values.size("--memory", args.memory),
-        disk_bytes=None if args.disk is None else values.size("--disk", args.disk),
         pids=None if args.pids is None else values.count("--pids", args.pids),
         open_files=None if args.open_files is None else values.count("--open-files", args.open_files),
+    )
+
+
+def _resources(args: argparse.Namespace) -> Resources:
+    return replace(
+        call_resources(args),
+        disk_bytes=None if args.disk is None else values.size("--disk", args.disk),
         swap_bytes=None if args.swap is None else values.size("--swap", args.swap),
         io_weight=None if args.io_weight is None else values.count("--io-weight", args.io_weight),
     )

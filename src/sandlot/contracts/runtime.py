@@ -40,6 +40,7 @@ class SpawnPlan:
     terminal: TerminalSize | None = None
     tag: bytes = b""  # kept by the guest and given back after a restart of the host
     open_files: int | None = None  # None: as many as the guest itself
+    groups: Sequence[int] = ()  # descriptors of what it has to enter first; whoever made the plan closes them
 
 
 class ProcessEnd(NamedTuple):
@@ -157,7 +158,17 @@ class Group(Protocol):
         """Give a guest that lives other limits. Raises Unavailable."""
         ...
 
-    def hits(self) -> Hits: ...
+    def hits(self, call: str = "") -> Hits:
+        """Of the session, or of a call that has limits of its own."""
+        ...
+
+    def begin_call(self, call: str, resources: Resources) -> Sequence[int]:
+        """Limits of one call, below those of the session: what its program has to enter. Raises Unavailable."""
+        ...
+
+    def end_call(self, call: str) -> None:
+        """What the call left running keeps its limits."""
+        ...
 
     def is_alone(self) -> bool:
         """Whether nothing lives but the guest. Raises Unavailable."""

@@ -109,6 +109,7 @@ class LiveCall:
         self.lost: str | None = None
         self.refused: InvalidArgument | None = None
         self.is_attended = False  # someone waits for it
+        self.is_limited = False  # it has limits of its own
         self.limit_met: Callable[[int], LimitHit | None] = _no_limit  # by its exit code
         self.is_left = False  # the engine has gone; the command has not
         self._record_start = record_start
@@ -221,11 +222,11 @@ class LiveCall:
             self._finish()
 
     def _limit(self, code: int, *, truncated: bool) -> LimitHit | None:
-        if self._timed_out:
-            return LimitHit.TIMEOUT
         # Counters of the kernel are not worth a look after a short success, which is what most calls are.
         is_short = time.perf_counter() - self._began < NOTE_AFTER_S
-        met = None if is_short and code == 0 else self.limit_met(code)
+        met = None if is_short and code == 0 and not self.is_limited else self.limit_met(code)
+        if self._timed_out:
+            return LimitHit.TIMEOUT
         return met or (LimitHit.OUTPUT if truncated else None)
 
     def on_lost(self, reason: str) -> None:

@@ -372,7 +372,8 @@ class Lifecycle:
         workspace = runtime.workspace(volume) if volume else ""
         session = Session(row, wishes, volume, workspace, runtime.capabilities, self._journal, self._outputs)
         session.on_wedged = partial(self._wedged, session)
-        session.limit_watch = LimitWatch(lambda: runtime.group(row.volume).hits(), wishes.resources)
+        session.find_group = partial(runtime.group, row.volume)
+        session.limit_watch = LimitWatch(lambda: session.find_group().hits(), wishes.resources)
         session.on_prune_due = lambda: self._background.spawn("prune outputs", self._prune(session))
         return session
 

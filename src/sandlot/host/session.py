@@ -8,8 +8,19 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from sandlot.contracts.runtime import Guest, Hits, KnownProcess, ProcessEnd, Runtime, SpawnPlan, StartPlan
+from sandlot.contracts.runtime import (
+    Group,
+    Guest,
+    GuestProcess,
+    Hits,
+    KnownProcess,
+    ProcessEnd,
+    Runtime,
+    SpawnPlan,
+    StartPlan,
+)
 from sandlot.contracts.storage import Volume
+from sandlot.host.call_limits import CallLimits, check_call
 from sandlot.host.calls import LiveCall, Ticket
 from sandlot.host.files import Place
 from sandlot.host.gate import Gate
@@ -17,6 +28,7 @@ from sandlot.host.history import SnapshotRow
 from sandlot.host.journal import CallRow, Journal, SessionRow
 from sandlot.host.reasons import LimitWatch
 from sandlot.model import (
+    NO_LIMITS,
     CallRecord,
     CallRequest,
     CallResult,
@@ -93,6 +105,7 @@ class Session:
         self.on_wedged: Callable[[str], None] = self._ignore
         self.on_prune_due: Callable[[], None] = self._nothing
         self.limit_watch = LimitWatch(Hits, Resources())
+        self.find_group: Callable[[], Group] = self._no_group
         self.gate = Gate(row.session_id)
         self.labels = wishes.labels
         self._wishes = wishes
@@ -106,6 +119,9 @@ class Session:
 
     def _nothing(self) -> None:
         return
+
+    def _no_group(self) -> Group:
+        raise Unavailable("the guest of the session is gone")
 
     def _base_envs(self) -> dict[str, str]:
         envs = {"PATH": PATH, "LANG": "C.UTF-8"}
@@ -204,7 +220,10 @@ class Session:
         plan = self._plan(request, ticket)
         live = self._live_call(ticket)
         self._watch_limits(live)
-        process = guest.spawn(ticket.process_id, plan, live)
+        if request.resources is NO_LIMITS or request.resources == NO_LIMITS:
+            process = guest.spawn(ticket.process_id, plan, live)
+        else:
+            process = self._spawn_limited(guest, request.resources, plan, live)
         self.last_process_id += 1
         self.live[ticket.call_id] = live
         live.begin(process)
@@ -250,6 +269,16 @@ class Session:
             open_files=self.resources.open_files,
             tag=ticket.to_tag(),
         )
+
+    def _spawn_limited(self, guest: Guest, asked: Resources, plan: SpawnPlan, live: LiveCall) -> GuestProcess:
+        check_call(asked, self.resources, self._capabilities)
+        own, of_session = CallLimits(self.find_group, live.ticket.process_id, asked), live.limit_met
+        files = plan.open_files if asked.open_files is None else asked.open_files
+        with own.begin() as groups:
+            process = guest.spawn(live.ticket.process_id, replace(plan, groups=groups, open_files=files), live)
+        live.limit_met = lambda code: own.met(code) or of_session(code)
+        live.is_limited = True
+        return process
 
     def _watch_limits(self, live: LiveCall) -> None:
         since = self.limit_watch.begin()

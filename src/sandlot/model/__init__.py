@@ -91,6 +91,7 @@ from sandlot.model.process import (
     ProcessState,
 )
 from sandlot.model.resources import (
+    NO_LIMITS,
     Resources,
 )
 from sandlot.model.session import (
@@ -137,6 +138,7 @@ __all__ = [
     "CALL_PREFIX",
     "CURRENT",
     "ERRORS",
+    "NO_LIMITS",
     "TRANSITIONS",
     "TURN_PREFIX",
     "CallEvent",

@@ -8,6 +8,7 @@ from enum import StrEnum
 from sandlot.model import limits
 from sandlot.model.errors import InvalidArgument
 from sandlot.model.ids import check_id, check_session_id
+from sandlot.model.resources import NO_LIMITS, Resources
 
 
 class Stream(StrEnum):
@@ -50,6 +51,7 @@ class CallRequest:
     output_bytes_max: int = limits.CALL_OUTPUT_BYTES
     detach: bool = False  # leaving the stream does not end the command
     call_id: str | None = None  # a repeated id attaches to the first call and runs nothing
+    resources: Resources = NO_LIMITS  # limits of its own, below those of the session
 
     def __post_init__(self) -> None:
         check_session_id(self.session_id)

@@ -20,6 +20,7 @@ class Capability(StrEnum):
     LIMIT_OPEN_FILES = "limit_open_files"
     LIMIT_SWAP = "limit_swap"
     LIMIT_IO = "limit_io"
+    LIMIT_CALLS = "limit_calls"  # a call may have limits of its own, below those of its session
     NETWORK = "network"  # a session may reach something beyond its own loopback
     SECRETS = "secrets"
     PORTS = "ports"

@@ -18,6 +18,8 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
     "io_weight": (1, limits.IO_WEIGHT_MAX),
 }
 
+OF_CALLS = ("cpus", "memory_bytes", "pids", "open_files")
+
 
 @dataclass(frozen=True, slots=True)
 class Resources:
@@ -53,5 +55,21 @@ class Resources:
         """These, and where nothing is asked for, those."""
         return replace(below, **{name: getattr(self, name) for name in self.asked()})
 
+    def check_call(self, session: "Resources") -> None:
+        """As limits of one call in a session that has those. Raises InvalidArgument."""
+        for name in self.asked():
+            if name not in OF_CALLS:
+                raise InvalidArgument(f"a call cannot have a {name} of its own", limit=name)
+            most = getattr(session, name)
+            if most is not None and getattr(self, name) > most:
+                raise InvalidArgument(
+                    f"{name} of the call is {getattr(self, name):g}, and its session has {most:g}",
+                    next_step="ask for less, or make a session with more",
+                    limit=name,
+                )
+
     def to_data(self) -> dict[str, float]:
         return {name: getattr(self, name) for name in self.asked()}
+
+
+NO_LIMITS = Resources()

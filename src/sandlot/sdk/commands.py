@@ -9,6 +9,7 @@ from typing import Literal, cast, overload
 
 from sandlot.contracts import CallStream, Host
 from sandlot.model import (
+    NO_LIMITS,
     CallNotFound,
     CallOutput,
     CallRecord,
@@ -16,6 +17,7 @@ from sandlot.model import (
     CallResult,
     CallState,
     InvalidArgument,
+    Resources,
     SandlotError,
     Stream,
     limits,
@@ -155,6 +157,7 @@ class AsyncCommands:
         background: Literal[False] = False,
         check: bool = False,
         output_max: int = limits.CALL_OUTPUT_BYTES,
+        resources: Resources = NO_LIMITS,
         id: str | None = None,
     ) -> CommandResult: ...
 
@@ -173,6 +176,7 @@ class AsyncCommands:
         background: Literal[True],
         check: bool = False,
         output_max: int = limits.CALL_OUTPUT_BYTES,
+        resources: Resources = NO_LIMITS,
         id: str | None = None,
     ) -> AsyncCommand: ...
 
@@ -190,6 +194,7 @@ class AsyncCommands:
         background: bool = False,
         check: bool = False,
         output_max: int = limits.CALL_OUTPUT_BYTES,
+        resources: Resources = NO_LIMITS,
         id: str | None = None,
     ) -> CommandResult | AsyncCommand:
         """Run a command to its end, or leave it running with `background=True`: then its `wait` tells all about it,
@@ -199,7 +204,8 @@ class AsyncCommands:
         command with all it started; 0 or None lets it run. `stdin` is what it reads: text, bytes, or with `background`
         True, to `send_stdin` later. `on_stdout` and `on_stderr` hear text while it comes, in the thread or on the loop
         of whoever called; what they raise ends the command and comes out of here. `check=True` raises CommandFailed
-        unless the exit code is 0. An `id` that is given twice runs once: the second call gets what the first one got.
+        unless the exit code is 0. `resources` are limits of the command, below those of the sandbox. An `id` that is
+        given twice runs once: the second call gets what the first one got.
         """
         if background and (on_stdout or on_stderr or check):
             raise InvalidArgument(
@@ -220,6 +226,7 @@ class AsyncCommands:
             output_bytes_max=output_max,
             detach=background,
             call_id=id,
+            resources=resources,
         )
         given = None if isinstance(stdin, bool) else to_bytes(stdin)
         is_text = isinstance(cmd, str)

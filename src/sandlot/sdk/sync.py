@@ -8,11 +8,13 @@ from sandlot.model import (
     AUTO,
     BUILTIN,
     CURRENT,
+    NO_LIMITS,
     CallRecord,
     Change,
     Event,
     FileInfo,
     NetworkPolicy,
+    Resources,
     SessionInfo,
     SessionState,
     Snapshot,
@@ -146,6 +148,7 @@ class Commands:
         background: Literal[False] = False,
         check: bool = False,
         output_max: int = limits.CALL_OUTPUT_BYTES,
+        resources: Resources = NO_LIMITS,
         id: str | None = None,
     ) -> CommandResult: ...
 
@@ -164,6 +167,7 @@ class Commands:
         background: Literal[True],
         check: bool = False,
         output_max: int = limits.CALL_OUTPUT_BYTES,
+        resources: Resources = NO_LIMITS,
         id: str | None = None,
     ) -> Command: ...
 
@@ -181,6 +185,7 @@ class Commands:
         background: bool = False,
         check: bool = False,
         output_max: int = limits.CALL_OUTPUT_BYTES,
+        resources: Resources = NO_LIMITS,
         id: str | None = None,
     ) -> CommandResult | Command:
         """Run a command to its end, or leave it running with `background=True`: then its `wait` tells all about it,
@@ -190,7 +195,8 @@ class Commands:
         command with all it started; 0 or None lets it run. `stdin` is what it reads: text, bytes, or with `background`
         True, to `send_stdin` later. `on_stdout` and `on_stderr` hear text while it comes, in the thread or on the loop
         of whoever called; what they raise ends the command and comes out of here. `check=True` raises CommandFailed
-        unless the exit code is 0. An `id` that is given twice runs once: the second call gets what the first one got.
+        unless the exit code is 0. `resources` are limits of the command, below those of the sandbox. An `id` that is
+        given twice runs once: the second call gets what the first one got.
         """
         inner: Any = self._inner
         return _sync(
@@ -208,6 +214,7 @@ class Commands:
                     background=background,
                     check=check,
                     output_max=output_max,
+                    resources=resources,
                     id=id,
                 )
             ),

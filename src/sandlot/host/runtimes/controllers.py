@@ -3,6 +3,7 @@
 Version 2 has one group for everything, the session's own. Version 1 has a tree of groups per controller: a session has
 a group only where it has a limit."""
 
+import contextlib
 import itertools
 import math
 import os
@@ -37,9 +38,11 @@ class Setting(NamedTuple):
     optional: bool = False
 
 
-def settings(resources: Resources, versions: Mapping[str, int], cpus: Sequence[int]) -> Iterator[Setting]:
+def settings(
+    resources: Resources, versions: Mapping[str, int], cpus: Sequence[int], *, beside: int = 1
+) -> Iterator[Setting]:
     """What to write for limits. `versions`: which version has each controller; `cpus`: the processors to use, if only
-    some."""
+    some; `beside`: processes that do not count, such as the guest."""
     if resources.cpus is not None:
         quota = max(1000, round(resources.cpus * _PERIOD_US))
         if versions.get("cpu") == 2:
@@ -58,7 +61,7 @@ def settings(resources: Resources, versions: Mapping[str, int], cpus: Sequence[i
             yield Setting("memory", "memory.limit_in_bytes", str(memory))
             yield Setting("memory", "memory.memsw.limit_in_bytes", str(memory + swap), optional)
     if resources.pids is not None:
-        yield Setting("pids", "pids.max", str(resources.pids + 1))  # the guest is one too
+        yield Setting("pids", "pids.max", str(resources.pids + beside))
     if resources.io_weight is not None:
         if versions.get("io") == 2:
             yield Setting("io", "io.weight", f"default {resources.io_weight}")
@@ -96,6 +99,9 @@ class Controllers:
         able = {_CAPABILITIES[name] for name in self._places if name in _CAPABILITIES}
         if not weighed:
             able.discard(Capability.LIMIT_IO)
+        if able and all(place.version == 1 for place in self._places.values()):
+            # In version 2 a group that holds a process cannot have limited children, and the guest is in it.
+            able.add(Capability.LIMIT_CALLS)
         if Capability.LIMIT_MEMORY in able and self._counts_swap():
             able.add(Capability.LIMIT_SWAP)
         self._capabilities |= able
@@ -122,6 +128,36 @@ class Controllers:
                 os.close(fd)
             raise Unavailable(f"the limits of the session cannot be set: {error.strerror}") from error
         return entered
+
+    def nest(self, name: str, call: str, resources: Resources) -> list[int]:
+        """Limits of one call, below those of its session. Raises Unavailable."""
+        versions = {controller: place.version for controller, place in self._places.items()}
+        fds: list[int] = []
+        try:
+            for controller, file, value, optional in settings(resources, versions, (), beside=0):
+                place = self._places[controller]
+                group = self._groups.setdefault(name, {}).setdefault(controller, place.base / name) / call
+                if controller not in self._groups.setdefault(f"{name}/{call}", {}):
+                    group.mkdir(parents=True, exist_ok=True)
+                    self._groups[f"{name}/{call}"][controller] = group
+                    fds.append(os.open(group / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC))
+                try:
+                    _write(group / file, value)
+                except OSError:
+                    if not optional:
+                        raise
+        except OSError as error:
+            for fd in fds:
+                os.close(fd)
+            self.unnest(name, call)
+            raise Unavailable(f"the limits of the call cannot be set: {error.strerror}") from error
+        return fds
+
+    def unnest(self, name: str, call: str) -> None:
+        """Groups in which something still runs go with their session."""
+        for group in self._groups.pop(f"{name}/{call}", {}).values():
+            with contextlib.suppress(OSError):
+                group.rmdir()
 
     def limit(self, name: str, pid: int, resources: Resources) -> None:
         """Set limits of a guest that lives. Raises Unavailable."""

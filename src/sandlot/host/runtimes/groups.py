@@ -38,9 +38,14 @@ class Group:
         self._controllers.limit(self._path.name, self._guest, resources)
         await self._show(resources)
 
-    def hits(self) -> Hits:
-        """How often limits were met."""
-        return self._controllers.hits(self._path.name)
+    def hits(self, call: str = "") -> Hits:
+        return self._controllers.hits(f"{self._path.name}/{call}" if call else self._path.name)
+
+    def begin_call(self, call: str, resources: Resources) -> list[int]:
+        return self._controllers.nest(self._path.name, call, resources)
+
+    def end_call(self, call: str) -> None:
+        self._controllers.unnest(self._path.name, call)
 
     def is_alone(self) -> bool:
         """Whether nothing lives in the session but its guest."""
@@ -188,6 +193,8 @@ class Groups:
     def _remove_ended(self) -> None:
         for ended in tuple(self._ended):
             try:
+                for call in ended.glob("c-*"):
+                    call.rmdir()
                 ended.rmdir()
             except FileNotFoundError:
                 pass

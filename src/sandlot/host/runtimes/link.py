@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from sandlot.contracts.runtime import KnownProcess, ProcessSink, SpawnPlan
 from sandlot.host.runtimes import frames
 from sandlot.host.runtimes.frames import Frame, MalformedFrame
-from sandlot.model import DeadlineExceeded, Stream, TerminalSize, Unavailable, limits
+from sandlot.model import CapabilityNotSupported, DeadlineExceeded, Stream, TerminalSize, Unavailable, limits
 
 _MESSAGES_PER_WAKE = 16
 _LARGE_MESSAGE = 16 * 1024
@@ -37,6 +37,7 @@ class GuestLink:
         self._outbox: deque[bytes] = deque()
         self._releases: list[bytes] = []
         self._nonce = b""
+        self._version = 0
         self._listing: list[KnownProcess] = []
         self._synced: asyncio.Future[None] | None = None
         self._held: list[tuple[int, int, int, bytes]] | None = None
@@ -81,9 +82,17 @@ class GuestLink:
 
     def spawn(self, process_id: int, plan: SpawnPlan, sink: ProcessSink) -> "LinkedProcess":
         message = frames.spawn(process_id, plan)
+        if plan.groups and self._version < frames.GROUPS_SINCE:
+            raise CapabilityNotSupported(
+                "the guest of this session is of an earlier release, and calls have no limits of their own there",
+                next_step="make a new session",
+            )
         self._sinks[process_id] = sink
         try:
-            self._send(message)
+            if plan.groups:
+                self._send_with(message, plan.groups)
+            else:
+                self._send(message)
         except Unavailable:
             del self._sinks[process_id]
             raise
@@ -140,6 +149,15 @@ class GuestLink:
                 self._end(f"the line to the guest broke: {error.strerror}")
                 raise Unavailable(f"guest {self.pid} is gone") from None
         self._outbox.append(message)
+
+    def _send_with(self, message: bytes, fds: Sequence[int]) -> None:
+        """Descriptors are not kept until there is room."""
+        if self._ended or self._outbox:
+            raise Unavailable(f"guest {self.pid} is gone or busy", next_step="try again")
+        try:
+            socket.send_fds(self._socket, [message], list(fds))
+        except OSError as error:
+            raise Unavailable(f"guest {self.pid} is gone or busy: {error.strerror}", next_step="try again") from None
 
     def _writable(self) -> None:
         while self._outbox:
@@ -233,6 +251,7 @@ class GuestLink:
             self._boot_failed(payload)
         elif kind == Frame.WELCOME:
             nonce, version, _count = frames.read_welcome(payload)
+            self._version = version
             if nonce == self._nonce and version > frames.VERSION:
                 raise MalformedFrame(f"it speaks version {version}, this host knows up to {frames.VERSION}")
             if nonce == self._nonce:

@@ -227,7 +227,7 @@ def test_more_variables_than_a_guest_takes_are_refused() -> None:
 
 
 def test_small_frames_have_the_form_that_wire_h_says() -> None:
-    assert parse(frames.resume(bytes(range(16)))) == [(1, 0, 0, bytes(range(16)) + struct.pack("<I", 1))]
+    assert parse(frames.resume(bytes(range(16)))) == [(1, 0, 0, bytes(range(16)) + struct.pack("<I", frames.VERSION))]
     assert parse(frames.stdin(5, 9, b"abc")) == [(3, 0, 5, struct.pack("<Q", 9) + b"abc")]
     assert parse(frames.signal(5, 15, frames.SCOPE_TREE)) == [(5, 0, 5, struct.pack("<II", 15, 1))]
     assert parse(frames.resize(5, 24, 80)) == [(6, 0, 5, struct.pack("<HH", 24, 80))]
