@@ -314,11 +314,12 @@ class Lifecycle:
     async def _board(self, row: SessionRow, wishes: Wishes, vessel: Vessel) -> Session:
         """Make a session of a vessel, or nothing."""
         session_id = row.session_id
-        await failpoints.reach("create: volume made")
-        # While the guest starts: the disk and the kernel need not wait for each other. A crash in between leaves a row
-        # without a guest, which is a session that has failed, or a guest without a row, which is ended.
-        recorded = self._journal.add_session(row)
+        recorded: asyncio.Future[None] | None = None
         try:
+            await failpoints.reach("create: volume made")
+            # While the guest starts: the disk and the kernel need not wait for each other. A crash in between leaves a
+            # row without a guest, which is a session that has failed, or a guest without a row, which is ended.
+            recorded = self._journal.add_session(row)
             session = self._wrap(row, wishes, vessel.runtime, vessel.volume)
             if vessel.guest is None:
                 await self._vessels.start(vessel)
@@ -330,17 +331,20 @@ class Lifecycle:
             if vessel.lost:
                 raise Unavailable("the guest ended while its session was being made", session_id=session_id)
         except BaseException:  # undone, then raised again
-            recorded.cancel()
-            await asyncio.gather(recorded, return_exceptions=True)
-            await self._discard(vessel)
-            with suppress(SandlotError):
-                await self._journal.remove_session(session_id)
+            await asyncio.shield(self._unboard(session_id, vessel, recorded))
             raise
         session.guest = vessel.guest
         vessel.on_end = partial(self.guest_ended, session)
         self._sessions[session_id] = session
         self._expiry_changed.set()
         return session
+
+    async def _unboard(self, session_id: str, vessel: Vessel, recorded: "asyncio.Future[None] | None") -> None:
+        if recorded:
+            await asyncio.gather(recorded, return_exceptions=True)
+        await self._discard(vessel)
+        with suppress(SandlotError):
+            await self._journal.remove_session(session_id)
 
     async def _template(self, name: str, runtime: Runtime) -> Template:
         if Capability.OWN_ROOT in runtime.capabilities:
