@@ -1,6 +1,6 @@
 """How a session's files are kept."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,6 +99,7 @@ class Points(Protocol):
 class Storage(Volumes, Points, Protocol):
     name: str
     capabilities: frozenset[Capability]
+    lacks: Mapping[str, str]  # what its volumes do not do that a plain filesystem does, in words, by name
 
     async def probe(self) -> Probe:
         """Whether it works here, found out by trying."""

@@ -8,10 +8,8 @@ is renamed into `trash`, which is swept.
 Rows stay short: closed layers are merged behind everyone's back (`tidy`), and the next state or point that would name
 them all names the merged one instead. What was recorded before goes on naming what it named.
 
-What layers cannot do: a hard link to a file of an earlier turn breaks when one of the names is written, inode numbers
-change when a file of an earlier turn is written, and a snapshot with living processes costs what was written since the
-last one without. Files of merged layers are further names of the files of their layers, so their link counts and times
-of change can be later and larger than what the session did.
+What layers cannot do is in `lacks.py`. Files of merged layers are further names of the files of their layers, so their
+link counts and times of change can be later and larger than what the session did.
 """
 
 import asyncio
@@ -26,6 +24,7 @@ from sandlot.contracts.storage import Taken, Volume
 from sandlot.host import failpoints
 from sandlot.host.kernel import sync_filesystem
 from sandlot.host.removal import remove_tree
+from sandlot.host.storage import lacks
 from sandlot.host.storage.canonical import CANONICAL_ID
 from sandlot.host.storage.copying import copy_tree
 from sandlot.host.storage.filesystem import filesystem_health
@@ -54,6 +53,7 @@ _END = object()
 class LayersStorage:
     name = "layers"
     capabilities: frozenset[Capability] = frozenset({Capability.SNAPSHOTS})
+    lacks = lacks.LAYERS
 
     def __init__(self, data: Path) -> None:
         self._data = data
