@@ -52,7 +52,7 @@ from sandlot.model import (
     turn_snapshot,
 )
 
-_TIDY_AFTER_S = 0.1  # whoever took a snapshot is about to do something, and the two would fight for the processor
+_TIDY_AFTER_S = 0.05  # whoever took a snapshot is about to do something, and the two would fight for the processor
 _log = logging.getLogger("sandlot.host")
 
 

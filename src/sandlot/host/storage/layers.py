@@ -46,7 +46,7 @@ from sandlot.model import (
 
 _log = logging.getLogger("sandlot.host")
 _REMOVE_PAUSES_S = (0.05, 0.2, 0.5, 1.0)
-_MERGE_PAUSE_S = 0.005  # between two steps: it must not take the processor from those who wait for something
+_MERGE_PAUSE_S = 0.002  # between two steps: it must not take the processor from those who wait for something
 _END = object()
 
 
