@@ -19,7 +19,7 @@ SAY := printf '%-10s%s\n'
 .DELETE_ON_ERROR:
 .SUFFIXES:
 .SHELLFLAGS := -euc
-.PHONY: help setup guest demo test check gen pictures soak leaks model powercut bench fuzz sanitize wheel clean debian
+.PHONY: help setup guest demo test check conform gen pictures soak leaks model powercut bench fuzz sanitize wheel clean debian
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -41,6 +41,9 @@ check: setup ## lint, format, types, and the rules of the house
 	@$(BIN)/ruff format --check
 	@$(BIN)/basedpyright
 	@$(BIN)/python -m pytest -q tests/tidy
+
+conform: setup ## hold the runtimes of this machine to what every runtime promises
+	@$(BIN)/sandlot --data-dir build/conform conform
 
 gen: setup ## write what is generated: the sync SDK and the reference
 	@$(BIN)/python tools/gen_sync.py

@@ -182,7 +182,8 @@ async def _rest(host: SandboxHostService, data: Path, before: Counter[str] | Non
     while time.monotonic() < deadline:
         await asyncio.sleep(0.2)
         last, now = now, await inventory(host, data)
-        if not Leaks(before or last, now).found:
+        is_still = not Leaks(last, now).found and not Leaks(now, last).found
+        if is_still if before is None else not Leaks(before, now).found:
             break
         # A group that the kernel held for a moment longer goes with the next session.
         await host.destroy((await host.create(SessionSpec())).session_id)
