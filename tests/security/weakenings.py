@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sandlot.attack.cases import CASES
+from sandlot.model import Capability
 
 SOURCE = Path(__file__).parents[2] / "guest" / "src"
 COMPILE = ("gcc", "-std=gnu11", "-O1", "-fPIE", "-w")
@@ -34,6 +35,7 @@ class Weakening:
     breaks: Mapping[str, Mapping[str, str]]
     edits: tuple[Edit, ...] = ()
     untried: frozenset[str] = frozenset()  # rows that would break the test itself, or depend on the machine
+    needs: frozenset[Capability] = frozenset()  # of the machine, for the defence to be there at all
 
 
 class Workshop:
@@ -178,6 +180,7 @@ GUESTS = (
         "the view of control groups",
         {"12-kernel-settings": {"cgroups": "sandlot-"}},
         (Edit("boot.c", "need(unshare(CLONE_NEWCGROUP) == 0", "need(true"),),
+        needs=frozenset({Capability.LIMIT_PIDS}),
     ),
     Weakening(
         "a descriptor that leaks",
@@ -326,6 +329,7 @@ ENGINES = (
             "21-fork-bomb": {ACT: "300 processes"},
             "22-memory-bomb": {ACT: "has taken 256 MiB"},
         },
+        needs=frozenset({Capability.LIMIT_PIDS, Capability.LIMIT_MEMORY}),
     ),
     Weakening("volumes that stay", {"29-rounds": {ACT: "stayed"}}),
 )
