@@ -15,6 +15,7 @@ from sandlot.config.settings import load
 from tests.performance.commands import measure_command, measure_parallel, measure_throughput
 from tests.performance.density import measure_density
 from tests.performance.engine import Bench
+from tests.performance.neighbours import measure_neighbours
 from tests.performance.peers import measure_peers
 from tests.performance.picture import draw_file
 from tests.performance.report import Report
@@ -34,6 +35,7 @@ SECTIONS: Mapping[str, Callable[[Bench], Awaitable[None]]] = {
     "burst": measure_burst,
     "rate": measure_rate,
     "density": measure_density,
+    "neighbours": measure_neighbours,
 }
 
 
