@@ -9,6 +9,7 @@ from typing import Any
 
 from sandlot.config.settings import load
 from sandlot.host.service import SandboxHostService
+from sandlot.host.storage.merged import PREFIX
 from sandlot.model import CallRequest, ForkRequest, RollbackRequest, SandlotError, SessionSpec, TurnRequest
 from sandlot.wiring.embedded import build
 from tests.conftest import run
@@ -111,8 +112,8 @@ def audit(data: Path) -> list[str]:
     named = {layer for (text,) in texts for layer in text.split(",")}
     there = {path.name for path in (data / "volumes").iterdir()}
     wrong += [f"layers that are missing: {named - there}"] if named - there else []
-    # A merged layer waits for the next row that would name all that it was made of.
-    unnamed = {name for name in there - named if not (data / "volumes" / name / "merged.json").is_file()}
+    # Merged ones may stand for others that are named.
+    unnamed = {layer for layer in there - named if not layer.startswith(PREFIX)}
     wrong += [f"layers that nobody names: {unnamed}"] if unnamed else []
     left = sorted(path.name for path in (data / "trash").iterdir())
     return wrong + ([f"the trash still holds {left}"] if left else [])

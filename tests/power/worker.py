@@ -23,12 +23,14 @@ from sandlot.model import (
     SessionSpec,
     SnapshotRequest,
     TurnRequest,
+    limits,
 )
 from sandlot.wiring.embedded import build
 from tests.conftest import run
 
 PAGE = 4096  # of the journal; before its log starts over for the first time, the journal itself has one
 WEAR_MAX = 50
+MERGED_AT = 3
 LARGE = {f"label-{number}": "x" * 4000 for number in range(60)}
 
 # Files of several sizes, one renamed, one removed, one that is named by two names; the sums tell whether all of it
@@ -109,6 +111,13 @@ class Worker:
     async def destroy(self, session_id: str) -> None:
         await self._do("destroy", session_id, self._host.destroy(session_id))
 
+    async def merge(self, session_id: str) -> None:
+        """What is done behind everyone's back, at a known moment."""
+        volume = self._host._lifecycle.find(session_id).volume  # pyright: ignore[reportPrivateUsage]
+        assert volume is not None
+        storage = self._host._parts.storages["layers"]  # pyright: ignore[reportPrivateUsage]
+        await self._do("merge", session_id, storage.tidy(volume.state))
+
     async def round(self, number: int) -> None:
         one, other = f"one-{number}", f"other-{number}"
         await self.create(one)
@@ -131,7 +140,13 @@ class Worker:
         await self.rollback(one, "turn-0002", keep=False)
         await self.destroy(second)
         await self.destroy(one)
-        await self.write(other, f"f-{number}")
+        for letter in "fghij":
+            await self.write(other, f"{letter}-{number}")
+            await self.turn(other)
+        await self.merge(other)
+        await self.delete(other, "turn-0002")
+        await self.rollback(other, "turn-0004", keep=False)
+        await self.write(other, f"k-{number}")
         await self.snapshot(other, "kept")
 
 
@@ -151,6 +166,7 @@ async def look(host: SandboxHostService) -> dict[str, Any]:
 
 async def main() -> None:
     data, marks, rounds = sys.argv[1:]
+    limits.LAYERS_MERGED_AT = MERGED_AT  # pyright: ignore[reportConstantRedefinition] - a few turns are enough
     host = build(load({**os.environ, "SANDLOT_DATA_DIR": data}))
     await host.start()
     worker = Worker(host, Path(marks))
