@@ -14,7 +14,7 @@ from sandlot.cli.interruption import Interruption
 from sandlot.cli.screen import Screen, TemplateProgress
 from sandlot.config.settings import Settings, load
 from sandlot.contracts import Host
-from sandlot.model import DataDirectoryHeld, InvalidArgument, Probe, SessionInfo, SessionNotFound, SessionSpec
+from sandlot.model import Audit, DataDirectoryHeld, InvalidArgument, Probe, SessionInfo, SessionNotFound, SessionSpec
 
 _RETRY_S = 0.05
 
@@ -25,6 +25,8 @@ class Engine(Host, Protocol):
     async def start(self) -> None: ...
 
     async def close(self) -> None: ...
+
+    async def examine(self, *, repair: bool = False) -> Audit: ...
 
     async def probes(self) -> tuple[list[Probe], list[Probe]]: ...
 

@@ -1,7 +1,7 @@
 """Tell what this machine can do, and what to do about what it cannot.
 
 The engine's parts are tried for real, in a directory that is made for it and removed. The exit code is 0 when sessions
-can be isolated."""
+can be isolated. With --storage it is 0 when the journal and the machine agree, or have been made to."""
 
 import argparse
 import asyncio
@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from itertools import groupby
 from pathlib import Path
 
+from sandlot.cli.audit import audit
 from sandlot.cli.checks import Check, Section, Verdict
 from sandlot.cli.context import Context, Engine
 from sandlot.cli.machine import look, nearest
@@ -23,6 +24,7 @@ from sandlot.model import (
     Capability,
     CapabilityNotSupported,
     DataDirectoryHeld,
+    InvalidArgument,
     Probe,
     SandlotError,
     SessionFilter,
@@ -38,10 +40,17 @@ _OTHER = "give another data directory with --data-dir"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    del parser
+    parser.add_argument(
+        "--storage", action="store_true", help="compare what the journal says with what the machine holds instead"
+    )
+    parser.add_argument("--repair", action="store_true", help="with --storage: remove what is ours and nobody needs")
 
 
 async def run(context: Context) -> int:
+    if context.args.storage:
+        return await audit(context, repair=context.args.repair)
+    if context.args.repair:
+        raise InvalidArgument("--repair is for --storage", next_step="give both")
     checks = await asyncio.to_thread(lambda: list(look(context.settings)))
     if lacking := [check for check in checks if check.name in _TO_TRY and _is_missing(check)]:
         told = f"not tried: see {lacking[0].name}"

@@ -14,7 +14,7 @@ from sandlot.contracts.runtime import (
     StartPlan,
     Tree,
 )
-from sandlot.contracts.storage import Points, Storage, Taken, Volume, Volumes
+from sandlot.contracts.storage import Points, Remains, Storage, Taken, Volume, Volumes
 
 __all__ = [
     "CallStream",
@@ -31,6 +31,7 @@ __all__ = [
     "Points",
     "ProcessEnd",
     "ProcessSink",
+    "Remains",
     "Runtime",
     "Sessions",
     "Snapshots",

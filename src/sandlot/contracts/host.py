@@ -5,6 +5,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from sandlot.model import (
+    Audit,
     CallEvent,
     CallRecord,
     CallRequest,
@@ -217,6 +218,11 @@ class Upkeep(Protocol):
 
     async def health(self) -> Health:
         """How the host is, found out anew. Always answers; what cannot be found out in time is a reason."""
+        ...
+
+    async def audit(self, *, repair: bool = False) -> Audit:
+        """Whether the journal and the machine say the same. A repair removes what carries our mark and nobody needs,
+        and nothing else."""
         ...
 
     async def recover(self, session_id: str) -> SessionInfo:

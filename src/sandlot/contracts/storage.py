@@ -1,6 +1,6 @@
 """How a session's files are kept."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,7 +96,23 @@ class Points(Protocol):
         ...
 
 
-class Storage(Volumes, Points, Protocol):
+class Remains(Protocol):
+    """For whoever compares what is kept with what should be."""
+
+    async def missing(self, text: str) -> Sequence[str]:
+        """What a state or a point needs, and is not there."""
+        ...
+
+    async def strays(self, needed: Iterable[str]) -> Sequence[str]:
+        """What the storage made, and neither these states and points nor anyone at work needs."""
+        ...
+
+    async def remove_stray(self, name: str) -> None:
+        """One of those; what is needed by now stays. Raises Unavailable."""
+        ...
+
+
+class Storage(Volumes, Points, Remains, Protocol):
     name: str
     capabilities: frozenset[Capability]
     lacks: Mapping[str, str]  # what its volumes do not do that a plain filesystem does, in words, by name

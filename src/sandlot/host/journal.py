@@ -32,6 +32,7 @@ from sandlot.model import (
 )
 
 _RETRY_S = 2.0
+_PROBLEMS_MAX = 10
 _GATHER_S = 0.01
 
 
@@ -232,6 +233,17 @@ class Journal:
             return files
 
         return await self._do(prune)
+
+    async def rows(self) -> list[SessionRow]:
+        """As `sessions`, and nothing is changed."""
+        return await self._do(
+            lambda db: [_session(row) for row in db.execute("SELECT * FROM sessions ORDER BY serial")]
+        )
+
+    async def problems(self) -> list[str]:
+        """What SQLite says of its file; nothing when it is whole."""
+        told = await self._do(lambda db: [str(row[0]) for row in db.execute(f"PRAGMA quick_check({_PROBLEMS_MAX})")])
+        return [] if told == ["ok"] else told
 
     async def check(self) -> None:
         """Whether it can be written, found out by writing. Raises JournalError."""

@@ -149,6 +149,13 @@ def sync_filesystem(path: str | os.PathLike[str]) -> None:
         os.close(fd)
 
 
+def unmount(path: str) -> None:
+    """Take a mount away; it ends when nobody uses it any more. Raises OSError."""
+    if _libc().umount2(os.fsencode(path), _MNT_DETACH | _UMOUNT_NOFOLLOW) < 0:
+        raise OSError(ctypes.get_errno(), "umount")
+
+
+_MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8
 _FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
 _FSOPEN_CLOEXEC, _FSMOUNT_CLOEXEC = 1, 1
 _SET_STRING, _CMD_CREATE = 1, 6

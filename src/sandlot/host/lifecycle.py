@@ -111,10 +111,17 @@ class Lifecycle:
                 live.leave()
 
     def _is_busy(self) -> bool:
+        return self.is_changing() or any(session.is_attended() for session in self._sessions.values())
+
+    def is_changing(self) -> bool:
+        """Whether files of some session are being made, copied or given back."""
         return bool(self._creating or self._destroying) or any(
-            session.recovering or not session.gate.is_quiet or session.is_attended()
-            for session in self._sessions.values()
+            session.recovering or not session.gate.is_quiet for session in self._sessions.values()
         )
+
+    def volumes_at_work(self) -> frozenset[str]:
+        """Those that this engine has begun, with a session or without."""
+        return frozenset(self._vessels.names.values())
 
     def check_open(self) -> None:
         """Raises Unavailable."""

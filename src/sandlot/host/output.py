@@ -180,5 +180,5 @@ def remove_other_outputs(outputs: Path, known: Iterable[str]) -> None:
     """Those of sessions that nobody knows any more."""
     keep = set(known)
     for folder in list(outputs.iterdir()):
-        if folder.name not in keep:
+        if folder.name not in keep and folder.name.startswith("v-"):
             remove_outputs(folder)

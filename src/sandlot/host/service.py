@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from functools import partial
 
 from sandlot.contracts.host import CallStream, FileStream
+from sandlot.host.audit import Auditor
 from sandlot.host.background import Background
 from sandlot.host.call_snapshots import SnapshottedStream
 from sandlot.host.calls import LiveStream, RecordedStream
@@ -25,6 +26,7 @@ from sandlot.host.recovery import Recovery
 from sandlot.host.session import Session
 from sandlot.host.turns import Turns
 from sandlot.model import (
+    Audit,
     CallNotFound,
     CallRecord,
     CallRequest,
@@ -44,6 +46,7 @@ from sandlot.model import (
     FileWrite,
     ForkRequest,
     Health,
+    NotFound,
     Probe,
     RollbackRequest,
     SandlotError,
@@ -80,6 +83,8 @@ class SandboxHostService:
         self._lifecycle = Lifecycle(settings, parts, self._choices, self._background, self._outputs)
         self._monitor = HealthMonitor(settings, parts, self._background, self._lifecycle.sessions)
         self._recovery = Recovery(self._lifecycle, parts, self._outputs)
+        changing = self._lifecycle.is_changing
+        self._auditor = Auditor(parts, settings.data, self._outputs, self._lifecycle.volumes_at_work, changing)
         self._turns = Turns(self._lifecycle, parts, self._background, settings.turns_kept, settings.snapshot_prefix)
         self._forks = Forks(self._lifecycle, parts, self._turns)
 
@@ -173,6 +178,26 @@ class SandboxHostService:
 
     async def health(self) -> Health:
         return await self._monitor.health()
+
+    async def audit(self, *, repair: bool = False) -> Audit:
+        return await self._auditor.audit(repair=repair)
+
+    async def examine(self, *, repair: bool = False) -> Audit:
+        """An audit instead of a start: nothing is taken over, and nothing is changed unless a repair is asked for.
+        Raises DataDirectoryHeld, NotFound when there is no journal."""
+        if not (self._settings.data / "journal.db").is_file():
+            raise NotFound(f"{self._settings.data} has no journal", next_step="give another with --data-dir")
+        self._lock.acquire()
+        try:
+            await self._journal.open()
+            for storage in self._parts.storages.values():
+                await storage.probe()
+            await self._parts.keeper.peek()
+            return await self._auditor.audit(repair=repair)
+        finally:
+            await self._parts.keeper.close()
+            await self._journal.close()
+            self._lock.release()
 
     async def recover(self, session_id: str) -> SessionInfo:
         return await self._recovery.recover(session_id)

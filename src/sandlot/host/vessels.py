@@ -73,6 +73,7 @@ class Vessels:
 
     def __init__(self) -> None:
         self._ranges: set[int] = {0}  # 0 is for probes
+        self.names: dict[int, str] = {}  # of volumes that were begun here, by their ranges
         self._next = 1
 
     def claim(self, id_range: int) -> None:
@@ -81,6 +82,7 @@ class Vessels:
 
     def free(self, id_range: int) -> None:
         self._ranges.discard(id_range)
+        self.names.pop(id_range, None)
         self._next = min(self._next, max(1, id_range))
 
     async def begin(
@@ -93,6 +95,7 @@ class Vessels:
         except BaseException:  # undone, then raised again
             self.free(id_range)
             raise
+        self.names[id_range] = volume.name
         return Vessel(volume, id_range, template, storage, runtime, resources)
 
     async def start(self, vessel: Vessel) -> None:

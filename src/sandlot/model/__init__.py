@@ -1,5 +1,10 @@
 """The nouns: frozen values, pure functions, the error tree, every default limit."""
 
+from sandlot.model.audit import (
+    Audit,
+    Finding,
+    FindingKind,
+)
 from sandlot.model.call import (
     CallEvent,
     CallOutput,
@@ -141,6 +146,7 @@ __all__ = [
     "NO_LIMITS",
     "TRANSITIONS",
     "TURN_PREFIX",
+    "Audit",
     "CallEvent",
     "CallNotFound",
     "CallOutput",
@@ -172,6 +178,8 @@ __all__ = [
     "FileRename",
     "FileStat",
     "FileWrite",
+    "Finding",
+    "FindingKind",
     "ForkRequest",
     "Health",
     "HealthFailure",

@@ -8,7 +8,7 @@ from weakref import WeakSet
 
 from sandlot import registry
 from sandlot.contracts import Host
-from sandlot.model import Health, InvalidState
+from sandlot.model import Audit, Health, InvalidState
 
 if TYPE_CHECKING:
     import asyncio
@@ -81,6 +81,17 @@ class Client:
     def health(self) -> Health:
         """The same, for who does not wait on a loop."""
         return self.portal.run(self._health())
+
+    async def aaudit(self, *, repair: bool = False) -> Audit:
+        """Whether the journal and the machine say the same. A repair removes what is ours and nobody needs."""
+        return await self.run(self._audit(repair))
+
+    def audit(self, *, repair: bool = False) -> Audit:
+        """The same, for who does not wait on a loop."""
+        return self.portal.run(self._audit(repair))
+
+    async def _audit(self, repair: bool) -> Audit:
+        return await (await self.host()).audit(repair=repair)
 
     async def _health(self) -> Health:
         return await (await self.host()).health()

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from hashlib import blake2b
 from pathlib import Path
 
@@ -21,6 +21,7 @@ Show = Callable[[Resources], Awaitable[None]]
 
 _POLL_S = 0.0005
 _POLL_S_MAX = 0.02
+_END_ATTEMPTS = 50
 
 
 class Group:
@@ -204,8 +205,26 @@ class Groups:
 
     def sweep(self, known: Collection[str]) -> None:
         """Remove what earlier engines left empty."""
+        self._ended |= set(self._others(known))
+        self._remove_ended()
+
+    def strays(self, known: Collection[str]) -> list[str]:
+        """Names of groups without a guest."""
+        return sorted({path.name for path in self._others(known)})
+
+    async def end(self, name: str) -> None:
+        """Of a guest that is gone: whatever is left in it ends too."""
         if self._base is not None:
-            for base in (self._base, *self.controllers.bases()):
-                with contextlib.suppress(FileNotFoundError):  # nothing was limited there
-                    self._ended |= {Path(e.path) for e in os.scandir(base) if e.is_dir() and e.name not in known}
-            self._remove_ended()
+            with contextlib.suppress(OSError):  # not there before version 2 of the interface
+                (self._base / name / "cgroup.kill").write_text("1")
+            self._ended |= {path for path in self._others(()) if path.name == name}
+            for _attempt in range(_END_ATTEMPTS):
+                self._remove_ended()
+                if name not in {path.name for path in self._ended}:
+                    return
+                await asyncio.sleep(_POLL_S_MAX)
+
+    def _others(self, known: Collection[str]) -> Iterator[Path]:
+        for base in (self._base, *self.controllers.bases()) if self._base is not None else ():
+            with contextlib.suppress(FileNotFoundError):  # nothing was limited there
+                yield from (Path(e.path) for e in os.scandir(base) if e.is_dir() and e.name not in known)

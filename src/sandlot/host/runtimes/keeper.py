@@ -7,6 +7,7 @@ import errno
 import fcntl
 import itertools
 import os
+import select
 import signal
 import socket
 import struct
@@ -98,6 +99,20 @@ class Keeper:
             self._found[reply.words[0]] = reply
         self.groups.open()
         self.groups.sweep(self._found)
+
+    async def peek(self) -> None:
+        """As `open`, but nothing is started and nothing is removed."""
+        found = self._reach()
+        if found is not None:
+            with contextlib.suppress(KeeperLost):
+                await self._greet(found)
+                for reply in await self._exchange(Ask.LIST, many=True):
+                    if _has_ended(reply.fds[1]):
+                        for fd in reply.fds:
+                            os.close(fd)
+                    else:
+                        self._found[reply.words[0]] = reply
+        self.groups.open()
 
     def names(self) -> tuple[str, ...]:
         return (*self._guests, *self._found)
@@ -426,3 +441,9 @@ def _spawn_with_fds(program: Path, fds: tuple[int, int, int], log: int) -> int:
     finally:
         for fd in high:
             os.close(fd)
+
+
+def _has_ended(pidfd: int) -> bool:
+    watch = select.poll()  # `select` itself knows no number above 1023
+    watch.register(pidfd, select.POLLIN)
+    return bool(watch.poll(0))

@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 from collections import Counter
 from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
@@ -45,6 +46,7 @@ from sandlot.model import (
 )
 
 _log = logging.getLogger("sandlot.host")
+_OURS = re.compile(r"[vlm]-[0-9a-f]+")
 _REMOVE_PAUSES_S = (0.05, 0.2, 0.5, 1.0)
 _MERGE_PAUSE_S = 0.002  # between two steps: it must not take the processor from those who wait for something
 _END = object()
@@ -207,7 +209,7 @@ class LayersStorage:
         for point in points:
             self._uses.update(_layers(point))
         for entry in list(os.scandir(self._volumes)):
-            if entry.is_dir(follow_symlinks=False) and not self._is_needed(entry.name):
+            if _is_ours(entry) and not self._is_needed(entry.name):
                 self._merged.forget(entry.name)
                 self._discard(entry.name)
 
@@ -218,6 +220,28 @@ class LayersStorage:
             return
         except OSError as error:
             raise Unavailable(f"layer {layer} cannot be removed: {error.strerror}", volume=layer) from error
+
+    async def missing(self, text: str) -> Sequence[str]:
+        return [layer for layer in _layers(text) if not (self._volumes / layer / "u").is_dir()]
+
+    async def strays(self, needed: Iterable[str]) -> Sequence[str]:
+        known = {layer for text in needed for layer in _layers(text)}
+
+        def is_needed(layer: str) -> bool:
+            if layer in known or self._is_needed(layer):
+                return True
+            merged = self._merged.find(layer)
+            return merged is not None and all(map(is_needed, merged.layers))
+
+        found = sorted(entry.name for entry in os.scandir(self._volumes) if _is_ours(entry))
+        half_made = PREFIX if self._merging.locked() else "\0"
+        return [name for name in found if not name.startswith(half_made) and not is_needed(name)]
+
+    async def remove_stray(self, name: str) -> None:
+        if not self._is_needed(check_id("layer", name)):
+            self._merged.forget(name)
+            self._discard(name)
+            await self.sweep()
 
     # ---- merging -----------------------------------------------------------------------------------------------
 
@@ -306,6 +330,11 @@ class LayersStorage:
             raise DeadlineExceeded(f"the disk took longer than {limits.SYNC_DEADLINE_S:g} s", limit="sync") from None
         except OSError as error:
             raise Unavailable(f"files cannot be brought to disk: {error.strerror}") from error
+
+
+def _is_ours(entry: "os.DirEntry[str]") -> bool:
+    """Whatever else lies there, as `lost+found` on a disk of its own, is not."""
+    return _OURS.fullmatch(entry.name) is not None and entry.is_dir(follow_symlinks=False)
 
 
 def _layers(text: str) -> list[str]:

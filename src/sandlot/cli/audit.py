@@ -1,0 +1,31 @@
+"""What `sandlot doctor --storage` says: whether the journal and the machine agree."""
+
+import dataclasses
+
+from sandlot import registry
+from sandlot.cli.context import Build, Context
+from sandlot.cli.screen import printable
+from sandlot.model import Audit
+
+
+async def audit(context: Context, *, repair: bool) -> int:
+    build: Build = registry.load("host", "embedded")
+    found = await build(context.settings, context.progress).examine(repair=repair)
+    if context.screen.as_json:
+        context.screen.json(dataclasses.asdict(found) | {"is_clean": found.is_clean})
+    else:
+        _show(context, found)
+    return 0 if found.is_clean else 1
+
+
+def _show(context: Context, found: Audit) -> None:
+    screen = context.screen
+    for finding in found.findings:
+        word = screen.mark("mended", "ok") if finding.mended else screen.mark("found", "missing")
+        screen.line(f"{word}  {finding.kind}  {printable(finding.name)}: {printable(finding.detail)}")
+        if not finding.mended:
+            screen.line(f"  → {printable(finding.next_step)}")
+    left = sum(not finding.mended for finding in found.findings)
+    mended = len(found.findings) - left
+    told = f"{found.sessions} sessions, {left} findings" + (f", {mended} mended" if mended else "")
+    screen.line(told if found.findings else f"{found.sessions} sessions; the journal and the machine agree")
