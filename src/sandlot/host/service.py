@@ -213,6 +213,7 @@ class SandboxHostService:
             return
         if not session.gate.is_open:
             await session.gate.wait()
+        self._lifecycle.check_open()  # while it waited the engine may have left; nobody would hear of its end
         live = session.start_call(request)
         live.is_attended = not request.detach
         try:
