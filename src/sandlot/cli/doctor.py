@@ -40,8 +40,14 @@ _OTHER = "give another data directory with --data-dir"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    # Other verbs give --storage a value, and shells that complete words know an option by its name alone.
     parser.add_argument(
-        "--storage", action="store_true", help="compare what the journal says with what the machine holds instead"
+        "--storage",
+        metavar="all",
+        nargs="?",
+        const="all",
+        choices=("all",),
+        help="compare what the journal says with what the machine holds instead; the value may be left out",
     )
     parser.add_argument("--repair", action="store_true", help="with --storage: remove what is ours and nobody needs")
 
