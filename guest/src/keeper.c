@@ -14,6 +14,7 @@
 #include <sys/epoll.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -402,14 +403,21 @@ static void start_confined(const struct ask *ask, struct root_plan *plan, const 
     }
     /* The owner of a user namespace pays for what is used in it (inotify, signals, queues): not the host's root. */
     uid_t owner = range_first_id(plan->range);
-    if (setresgid((gid_t)-1, owner, (gid_t)-1) < 0 || setresuid((uid_t)-1, owner, (uid_t)-1) < 0) abort();
+    if (setresgid((gid_t)-1, owner, (gid_t)-1) < 0 || setresuid(owner, owner, (uid_t)-1) < 0) abort();
+    struct rlimit usual;
+    /* All users of the namespace together, root inside too, get no further than its maker might. That costs nothing,
+     * while to enter a cgroup may wait for every processor of the machine. Only for who is not the machine's root. */
+    if (getrlimit(RLIMIT_NPROC, &usual) < 0) abort();
+    struct rlimit lowered = {plan->processes_max < usual.rlim_max ? plan->processes_max : usual.rlim_max, usual.rlim_max};
+    if (plan->processes_max > 0 && setrlimit(RLIMIT_NPROC, &lowered) < 0) abort();
     struct boot_plan boot = {.socket = ends[1], .root = root, .devices = tree, .hostname = hostname};
     int group = sort_groups(ask, boot.groups, &boot.group_count);
     if (group >= 0 && override_files() < 0) abort();
     pid_t pid = fork_guest((uint64_t)NAMESPACES, group, &pidfd);
     if (pid == 0) boot_confined(&boot);
     int error = errno;
-    if (setresuid((uid_t)-1, 0, (uid_t)-1) < 0 || setresgid((gid_t)-1, 0, (gid_t)-1) < 0) abort();
+    if (setresuid(0, 0, (uid_t)-1) < 0 || setresgid((gid_t)-1, 0, (gid_t)-1) < 0) abort();
+    if (plan->processes_max > 0 && setrlimit(RLIMIT_NPROC, &usual) < 0) abort();
     close(tree);
     close(ends[1]);
     if (pid > 0 && root_map_ids(pid, plan->range) == 0) {
@@ -451,6 +459,17 @@ static bool read_range(const char *text, int *range) {
     return *text && *end == 0 && value >= 0 && value < RANGES_MAX;
 }
 
+/* A range, or with a colon behind it how many processes there may be. */
+static bool read_birth(char *text, struct root_plan *plan) {
+    char *colon = strchr(text, ':'), *end = NULL;
+    if (colon) {
+        *colon = 0;
+        plan->processes_max = strtoul(colon + 1, &end, 10);
+        if (colon[1] == 0 || *end != 0 || plan->processes_max == 0) return false;
+    }
+    return read_range(text, &plan->range);
+}
+
 /* name, runtime, then for namespaces: hostname, range, template, volume, older layers; for none: directory. With it may
  * come descriptors: of the cgroup that the guest is born in, and of files of those that it enters. */
 static void on_start(struct ask *ask) {
@@ -459,7 +478,7 @@ static void on_start(struct ask *ask) {
     if (guest_find(ask->strings[0])) return no(ask, EEXIST, "a guest of that name is there");
     if (strcmp(ask->strings[1], "none") == 0) return start_plain(ask, ask->strings[2]);
     struct root_plan plan = {0};
-    if (strcmp(ask->strings[1], "namespaces") != 0 || ask->count < 6 || !read_range(ask->strings[3], &plan.range))
+    if (strcmp(ask->strings[1], "namespaces") != 0 || ask->count < 6 || !read_birth(ask->strings[3], &plan))
         return no(ask, EINVAL, "malformed start");
     plan.template_path = ask->strings[4];
     plan.volume_path = ask->strings[5];
@@ -504,7 +523,7 @@ static void on_swap(struct ask *ask) {
     if (guest == NULL || guest->dead) return no(ask, ESRCH, "no such guest");
     if (guest->range < 0) return no(ask, EOPNOTSUPP, "a guest without a root of its own");
     if (prepare_confinement() < 0) return no(ask, errno, "prepare confinement");
-    struct root_plan plan = {ask->strings[1], ask->strings[2], ask->strings + 3, ask->count - 3, guest->range};
+    struct root_plan plan = {ask->strings[1], ask->strings[2], ask->strings + 3, ask->count - 3, guest->range, 0};
     static struct layers layers;
     int root = root_assemble(data, &plan, &layers), old = -1;
     if (root < 0) {

@@ -14,6 +14,7 @@ struct root_plan {
     char **layers;             /* older uppers, newest first, in canonical ids, below the directory that holds the volume */
     int layer_count;
     int range;                 /* index of the session's id range */
+    unsigned long processes_max; /* of a new session; 0: any number */
 };
 
 uint32_t range_first_id(int range);

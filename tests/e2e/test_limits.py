@@ -30,12 +30,12 @@ from tests.conftest import Ran, clean_up, run
 
 pytestmark = pytest.mark.root
 
-# Prints how many processes it can have beside itself, up to 60, and ends them.
+# Prints how many processes it can have beside itself, up to 400, and ends them.
 FORKS = """
 import os, signal
 alive = []
 try:
-    while len(alive) < 60:
+    while len(alive) < 400:
         alive.append(os.fork() or signal.pause())
 except OSError as error:
     print(error.errno, end=" ")
@@ -60,6 +60,12 @@ async def stops_at(host: SandboxHostService, session_id: str, pids: int) -> bool
     return (await python(host, session_id, FORKS)).stdout.split() == [b"11", str(pids - 1).encode()]
 
 
+async def stops_by(host: SandboxHostService, session_id: str, pids: int) -> bool:
+    """Of a default limit: sessions of another engine on this machine that has the same range of ids count too."""
+    error, alive = (await python(host, session_id, FORKS)).stdout.split()
+    return error == b"11" and int(alive) < pids
+
+
 def groups(settings: Settings) -> dict[str, set[Path]]:
     """The groups of an engine's guests, by name. There may be others on this machine."""
     found: dict[str, set[Path]] = {}
@@ -74,7 +80,7 @@ async def test_processes_stop_at_their_limit_and_neighbours_run_on(host: Sandbox
     neighbour = await make(host, Capability.LIMIT_PIDS, Resources())
     assert await stops_at(host, session_id, 20)
     ran = await python(host, neighbour, FORKS)
-    assert ran.stdout == b"60\n", ran
+    assert ran.stdout == b"400\n", ran
     assert (await run(host, CallRequest(session_id, ("sh", "-c", "(true); true")))).exit_code == 0
 
 
@@ -189,14 +195,14 @@ async def test_limits_outlive_the_engine_a_rollback_and_a_fork(settings: Setting
         session_id = await make(host, Capability.LIMIT_PIDS, Resources(pids=12))
         await host.turn_complete(TurnRequest(session_id))
         await host.rollback(RollbackRequest(session_id, "1"))
-    async with build(replace(settings, resources=Resources(pids=30))) as host:
+    async with build(replace(settings, resources=Resources(pids=300))) as host:
         assert (await host.get(session_id)).resources == Resources(pids=12)
         assert await stops_at(host, session_id, 12)
         (fork,) = await host.fork(ForkRequest(session_id, "1"))
         assert fork.resources == Resources(pids=12)
         assert await stops_at(host, fork.session_id, 12)
         other = await make(host, Capability.LIMIT_PIDS, Resources())
-        assert await stops_at(host, other, 30)
+        assert await stops_by(host, other, 300)
         assert len(groups(settings)) == 3
         await clean_up(host)
     assert groups(settings) == {}
@@ -220,14 +226,17 @@ async def test_a_guest_that_waited_gets_the_limits_of_its_session(settings: Sett
 
 
 async def test_defaults_hold_and_are_told(settings: Settings) -> None:
-    chosen = replace(settings, resources=Resources(pids=15, open_files=64, disk_bytes=limits.GIB))
+    chosen = replace(settings, resources=Resources(pids=300, open_files=64, disk_bytes=limits.GIB))
     async with build(chosen) as host:
         session_id = await make(host, Capability.LIMIT_PIDS, Resources())
         info = await host.get(session_id)
-        assert (info.resources, info.unlimited) == (Resources(pids=15, open_files=64), ("disk_bytes",))
-        assert await stops_at(host, session_id, 15)
-        wider = await make(host, Capability.LIMIT_PIDS, Resources(pids=25))
-        assert await stops_at(host, wider, 25)
+        assert (info.resources, info.unlimited) == (Resources(pids=300, open_files=64), ("disk_bytes",))
+        assert await stops_by(host, session_id, 300)
+        as_root = CallRequest(session_id, ("python3", "-c", FORKS), user="root")
+        error, alive = (await run(host, as_root)).stdout.split()
+        assert (error, int(alive) < 300) == (b"11", True), "root inside has no more"
+        wider = await make(host, Capability.LIMIT_PIDS, Resources(pids=350))
+        assert await stops_at(host, wider, 350)
         await clean_up(host)
 
 

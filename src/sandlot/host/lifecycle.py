@@ -1,6 +1,7 @@
 """How sessions come to be, end, and are found again after a restart."""
 
 import asyncio
+import math
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
@@ -265,9 +266,11 @@ class Lifecycle:
             vessel = await self._vessels.begin(storage, runtime, template, resources, start.point)
         else:
             template = await self._template(spec.template, runtime)
-            vessel = self._pool.take(storage, runtime, template) or await self._vessels.begin(
-                storage, runtime, template, resources
-            )
+            waiting = None
+            # A guest is born with the most that it can have.
+            if (resources.pids or math.inf) <= (self._settings.resources.pids or math.inf):
+                waiting = self._pool.take(storage, runtime, template)
+            vessel = waiting or await self._vessels.begin(storage, runtime, template, resources)
         user = spec.user or (DEFAULT_USER if Capability.USERS in have else "")
         wishes = Wishes(dict(spec.labels), dict(spec.envs), user, spec.call_snapshots, resources, unlimited)
         origin = f"{start.session_id}/{start.name}" if start else None

@@ -15,7 +15,7 @@ from sandlot.host.templates.store import TemplateStore
 
 def build(settings: Settings, progress: Callable[[int], None] | None = None) -> SandboxHostService:
     """An engine, not yet started. `progress` hears of the built-in template while it is made, in another thread."""
-    keeper = Keeper(settings.data, settings.keeper)
+    keeper = Keeper(settings.data, settings.keeper, settings.resources.pids)
     return SandboxHostService(
         HostSettings(
             data=settings.data,

@@ -76,11 +76,13 @@ class _Place:
 
 
 class Controllers:
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, default_pids: int | None = None) -> None:
         self._name = name
+        self._default_pids = default_pids
         self._places: dict[str, _Place] = {}
         self._groups: dict[str, dict[str, Path]] = {}  # of version 1, by session and controller
         self._turn = itertools.count(os.getpid())
+        self._borne = default_pids is not None
         self._cpus: dict[str, list[int]] = {}  # of sessions that have not all
         self._capabilities: frozenset[Capability] = frozenset({Capability.LIMIT_OPEN_FILES})
 
@@ -96,6 +98,7 @@ class Controllers:
             for hierarchy in hierarchies:
                 if old in hierarchy.controllers and os.access(hierarchy.path, os.W_OK):
                     self._places[controller] = _Place(hierarchy.path / self._name, 1)
+        self._borne = self._default_pids is not None and self._versions().get("pids") != 2
         able = {_CAPABILITIES[name] for name in self._places if name in _CAPABILITIES}
         if not weighed:
             able.discard(Capability.LIMIT_IO)
@@ -116,6 +119,16 @@ class Controllers:
     def capabilities(self) -> frozenset[Capability]:
         return self._capabilities
 
+    def _versions(self) -> dict[str, int]:
+        return {controller: place.version for controller, place in self._places.items()}
+
+    def born_with(self, resources: Resources) -> int | None:
+        """How many processes the guest's own user namespace may have, if that is what limits them. So the default is
+        held where a group would have to be entered: that may take the kernel milliseconds, and this takes none."""
+        if resources.pids is None or not self._borne or resources.pids != self._default_pids:
+            return None
+        return resources.pids + 1  # the guest is one too
+
     def prepare(self, name: str, resources: Resources) -> list[int]:
         """Set limits, before the guest is there. Gives descriptors of the groups that it has to enter, each a file that
         takes the number of a process. Raises Unavailable."""
@@ -131,7 +144,7 @@ class Controllers:
 
     def nest(self, name: str, call: str, resources: Resources) -> list[int]:
         """Limits of one call, below those of its session. Raises Unavailable."""
-        versions = {controller: place.version for controller, place in self._places.items()}
+        versions = self._versions()
         fds: list[int] = []
         try:
             for controller, file, value, optional in settings(resources, versions, (), beside=0):
@@ -179,7 +192,9 @@ class Controllers:
 
     def _set(self, name: str, resources: Resources) -> set[Path]:
         """The groups of version 1 that it took."""
-        versions = {controller: place.version for controller, place in self._places.items()}
+        versions = self._versions()
+        if self.born_with(resources):
+            resources = resources.without("pids")
         made: dict[str, Path] = {}
         for controller, file, value, optional in settings(resources, versions, self._choose(name, resources)):
             place = self._places[controller]

@@ -108,13 +108,13 @@ class Group:
 class Groups:
     """Makes and removes them. Without a hierarchy that we may use there are none, and what needs one is refused."""
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, default_pids: int | None = None) -> None:
         self._name = "sandlot-" + blake2b(os.fsencode(data), digest_size=6).hexdigest()
         self._data = data
         self._base: Path | None = None
         self._version = 0
         self._ended: set[Path] = set()
-        self.controllers = Controllers(self._name)
+        self.controllers = Controllers(self._name, default_pids)
         self.reason = "not looked for"
 
     def open(self) -> None:

@@ -72,7 +72,7 @@ class KeeperLost(Unavailable):
 class Keeper:
     """One keeper per data directory. Starts it when there is none, and again when it dies."""
 
-    def __init__(self, data: Path, program: Path) -> None:
+    def __init__(self, data: Path, program: Path, default_pids: int | None = None) -> None:
         self._data = data
         self._program = program
         self._socket: socket.socket | None = None
@@ -88,7 +88,7 @@ class Keeper:
         self._closed = False
         self._version = 0
         self.pid = 0
-        self.groups = Groups(data)
+        self.groups = Groups(data, default_pids)
 
     # ---- verbs -------------------------------------------------------------------------------------------------
 
@@ -130,6 +130,8 @@ class Keeper:
         fds = [] if group is None else [group]
         enters = self._version >= _ENTERS_GROUPS_SINCE
         try:
+            if enters and (born_with := self.groups.controllers.born_with(resources)) and guest_range >= 0:
+                words = (words[0], f"{guest_range}:{born_with}", *words[2:])
             if enters:
                 fds += self.groups.controllers.prepare(name, resources)
             reply = await self._start(name, runtime, *words, fds=fds)
