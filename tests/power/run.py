@@ -17,13 +17,14 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.own_mounts import enter_own_mounts
 from tests.power.cuts import BLOCK, Cut, Disk, Epoch, all_cuts, choose, divide
 from tests.power.judge import differences, judge
 from tests.power.recorder import read_log
+from tests.soak.leaks import group_folders
 
 ROOT = Path(__file__).parents[2]
 IMAGE_BYTES = 64 << 20
@@ -65,12 +66,25 @@ def unmount(folder: Path) -> None:
         time.sleep(0.02)
 
 
+def remove_groups(data: Path) -> None:
+    """Of guests that ended with their keeper, with no engine there that would remove them."""
+    deadline = time.monotonic() + UNMOUNT_S
+    while left := group_folders(data):
+        for folder in left:
+            with suppress(OSError):
+                folder.rmdir()
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{left} are still in use")
+        time.sleep(0.02)
+
+
 class PowerCut:
     def __init__(self, folder: Path, templates: Path) -> None:
         self._folder = folder
         self._templates = templates
         self._mount = folder / "mount"
         self._mount.mkdir()
+        self.data = self._mount / "data"
         self.cuts: Counter[str] = Counter()
         self.failed: Counter[str] = Counter()
         self.problems: list[str] = []
@@ -99,7 +113,7 @@ class PowerCut:
         return divide(list(read_log(log)))
 
     def _work(self, marks: Path, rounds: int) -> None:
-        data = self._mount / "data"
+        data = self.data
         data.mkdir(mode=0o700)
         (data / "templates").symlink_to(self._templates)
         os.sync()
@@ -117,9 +131,8 @@ class PowerCut:
             disk.write_out(cut, image)
             with mounted(image, self._mount):
                 image.unlink()
-                data = self._mount / "data"
-                is_begun = (data / "templates").is_symlink()
-                problems = asyncio.run(judge(data, known)) if is_begun else differences(known, {})
+                is_begun = (self.data / "templates").is_symlink()
+                problems = asyncio.run(judge(self.data, known)) if is_begun else differences(known, {})
             self.cuts[known.kind] += 1
             self.failed[known.kind] += bool(problems)
             self.problems += [f"{known.kind} {known.session_id} ({cut}): {problem}" for problem in problems]
@@ -155,11 +168,14 @@ def main() -> int:
     enter_own_mounts()
     with tempfile.TemporaryDirectory(prefix="sandlot-power-") as folder:
         work = PowerCut(Path(folder), arguments.templates.absolute())
-        epochs = work.record(arguments.rounds)
-        cuts = all_cuts(epochs, arguments.parts)
-        if arguments.cuts:
-            cuts = choose(epochs, cuts, arguments.cuts, random.Random(arguments.seed))
-        work.look(epochs, cuts)
+        try:
+            epochs = work.record(arguments.rounds)
+            cuts = all_cuts(epochs, arguments.parts)
+            if arguments.cuts:
+                cuts = choose(epochs, cuts, arguments.cuts, random.Random(arguments.seed))
+            work.look(epochs, cuts)
+        finally:
+            remove_groups(work.data)
         return work.report(epochs, time.monotonic() - began)
 
 

@@ -69,9 +69,15 @@ def _is_of_the_engine(one: object) -> bool:
     return type(one).__module__.startswith("sandlot.host") and not isinstance(one, Identity)
 
 
-def count_groups(data: Path) -> int:
+def group_folders(data: Path) -> list[Path]:
+    """The control groups of an engine's sessions and their folder in each hierarchy, the innermost first."""
     name = "sandlot-" + blake2b(os.fsencode(data), digest_size=6).hexdigest()
-    return sum(1 for _ in Path("/sys/fs/cgroup").glob(f"**/{name}/*/"))
+    found = [folder for top in Path("/sys/fs/cgroup").glob(f"**/{name}") for folder in (top, *top.glob("**/*/"))]
+    return sorted(found, reverse=True)
+
+
+def count_groups(data: Path) -> int:
+    return sum(1 for folder in group_folders(data) if not folder.name.startswith("sandlot-"))
 
 
 async def inventory(host: SandboxHostService, data: Path) -> Counter[str]:
