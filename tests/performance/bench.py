@@ -16,6 +16,7 @@ from tests.performance.commands import measure_command, measure_parallel, measur
 from tests.performance.density import measure_density
 from tests.performance.engine import Bench
 from tests.performance.neighbours import measure_neighbours
+from tests.performance.pausing import measure_pausing
 from tests.performance.peers import measure_peers
 from tests.performance.picture import draw_file
 from tests.performance.report import Report
@@ -29,6 +30,7 @@ SECTIONS: Mapping[str, Callable[[Bench], Awaitable[None]]] = {
     "command": measure_command,
     "sdk": measure_sdk,
     "turns": measure_turns,
+    "pausing": measure_pausing,
     "create": measure_create,
     "parallel": measure_parallel,
     "throughput": measure_throughput,

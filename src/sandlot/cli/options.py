@@ -13,6 +13,7 @@ from sandlot.model import (
     InvalidArgument,
     NetworkMode,
     NetworkPolicy,
+    OnExpiry,
     Resources,
     SessionSpec,
     limits,
@@ -56,6 +57,13 @@ def add_session_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--disk", metavar="SIZE", help="such as 10G")
     group.add_argument("--io-weight", metavar="WEIGHT", help="share of a busy disk, 1 to 1000; others have 100")
     group.add_argument("--call-snapshots", action="store_true", help="take a snapshot after every command")
+    group.add_argument("--idle", metavar="TIME", help="pause it after so long without a command, wake it with the next")
+    group.add_argument(
+        "--on-expiry",
+        metavar="WHAT",
+        default=OnExpiry.DESTROY.value,
+        help=f"what becomes of it when its time is up: {', '.join(OnExpiry)} (default: {OnExpiry.DESTROY})",
+    )
     group.add_argument("--request-id", metavar="ID", help="a repeated one gives the first answer")
 
 
@@ -102,6 +110,8 @@ def session_spec(args: argparse.Namespace) -> SessionSpec:
         user=args.user,
         resources=_resources(args),
         timeout_s=limits.SESSION_LIFETIME_S if timeout is None else values.duration("--timeout", timeout),
+        on_expiry=_on_expiry(args.on_expiry),
+        idle_timeout_s=None if args.idle is None else values.duration("--idle", args.idle),
         network=NetworkPolicy(NetworkMode.ALLOW_LIST, tuple(args.allow)) if args.allow else NetworkPolicy(),
         secrets=values.pairs_or_keys("--secret", args.secret, os.environ),
         ports=tuple(values.count("--port", port) for port in args.port),
@@ -126,6 +136,15 @@ def _resources(args: argparse.Namespace) -> Resources:
         swap_bytes=None if args.swap is None else values.size("--swap", args.swap),
         io_weight=None if args.io_weight is None else values.count("--io-weight", args.io_weight),
     )
+
+
+def _on_expiry(text: str) -> OnExpiry:
+    try:
+        return OnExpiry(text)
+    except ValueError:
+        raise InvalidArgument(
+            f"--on-expiry: {text!r} cannot be done", next_step=f"use one of: {', '.join(OnExpiry)}"
+        ) from None
 
 
 def outliving(spec: SessionSpec, timeout_s: float | None) -> SessionSpec:

@@ -25,6 +25,7 @@ from sandlot.model import (
     FileWrite,
     ForkRequest,
     Health,
+    PauseRequest,
     RollbackRequest,
     SessionFilter,
     SessionInfo,
@@ -92,6 +93,33 @@ class Sessions(Protocol):
 
     async def list(self, query: SessionFilter) -> SessionPage:
         """A page of sessions, oldest first. Raises InvalidArgument."""
+        ...
+
+    async def pause(self, request: PauseRequest) -> SessionInfo:
+        """Everything in it stands still, uses no processor and keeps its state; timeouts of calls stand still too. New
+        calls and file verbs are refused with SessionPaused from now on; only one that was paused because it was idle is
+        woken by them. It can be told of, have snapshots taken, be forked and be destroyed. Pausing it again does
+        nothing.
+
+        Raises InvalidArgument, SessionNotFound, SessionDestroying, SessionFailed, ToolsInFlight when calls must not be
+        frozen and do not end in time, CapabilityNotSupported where processes cannot be frozen, DeadlineExceeded,
+        Unavailable; then nothing has changed.
+        """
+        ...
+
+    async def resume(self, session_id: str) -> SessionInfo:
+        """It goes on where it stood. One that is not paused does already.
+
+        Raises InvalidArgument, SessionNotFound, SessionDestroying, SessionFailed, InvalidState when its time is up,
+        DeadlineExceeded, Unavailable.
+        """
+        ...
+
+    async def extend(self, session_id: str, timeout_s: float) -> SessionInfo:
+        """It lives for so long from now on, whatever it had before. Durable when it returns.
+
+        Raises InvalidArgument, SessionNotFound, SessionDestroying.
+        """
         ...
 
     async def destroy(self, session_id: str) -> None:

@@ -174,6 +174,10 @@ class Group(Protocol):
         """Whether nothing lives but the guest. Raises Unavailable."""
         ...
 
+    def freeze(self) -> None:
+        """Begin to pause. Raises Unavailable."""
+        ...
+
     async def pause(self) -> None:
         """Nothing moves when this returns. Raises DeadlineExceeded, Unavailable."""
         ...

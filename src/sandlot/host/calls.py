@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sandlot.contracts.runtime import GuestProcess, ProcessEnd
+from sandlot.host.call_timer import CallTimer
 from sandlot.host.output import OutputLog
 from sandlot.host.runtimes.link import error_words
 from sandlot.model import (
@@ -118,7 +119,8 @@ class LiveCall:
         self._process: GuestProcess | None = None
         self._loop = asyncio.get_running_loop()
         self._listeners: list[asyncio.Future[None]] = []
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = CallTimer(self._loop)
+        self.paused_s = 0.0
         self._spill: asyncio.Task[None] | None = None
         self._ended: CallResult | None = None
         self._began = time.perf_counter()
@@ -131,19 +133,29 @@ class LiveCall:
     def begin(self, process: GuestProcess) -> None:
         self._process = process
         # Most calls end before this: one timer for all that is only needed of those that live longer.
-        self._later(min(NOTE_AFTER_S, self.ticket.timeout_s or NOTE_AFTER_S), self._note)
+        self._timer.set(min(NOTE_AFTER_S, self.ticket.timeout_s or NOTE_AFTER_S), self._note)
 
-    def _later(self, seconds: float, then: Callable[[], None]) -> None:
-        """The one thing that is waited for; it takes the place of the one before."""
-        if self._timer:
-            self._timer.cancel()
-        self._timer = self._loop.call_later(seconds, then)
+    @property
+    def is_held(self) -> bool:
+        return self._timer.is_held
+
+    def hold(self) -> None:
+        """Its session stands still, and so does its time."""
+        if self._timer.waits_for(self._note):
+            self._note()  # an engine that comes later must know of it, and cannot ask the guest
+        self._timer.hold()
+
+    def release_hold(self, paused_s: float) -> None:
+        if self._timer.is_held:
+            self.paused_s += paused_s
+            self._timer.release()
 
     def _note(self) -> None:
+        self._timer.cancel()
         self._record_start(self.ticket)
         if self.ticket.timeout_s is not None:
-            left = self.ticket.started + self.ticket.timeout_s - time.time()
-            self._later(max(0.0, left), self._time_out)
+            left = self.ticket.started + self.ticket.timeout_s + self.paused_s - time.time()
+            self._timer.set(max(0.0, left), self._time_out)
 
     def resume(self, process: GuestProcess, stdin_taken: int) -> None:
         """After a restart of the engine: go on where the log ends."""
@@ -199,8 +211,7 @@ class LiveCall:
     def _end(self, ended: ProcessEnd, reason: str = "") -> None:
         if self._ended is not None:
             return
-        if self._timer:
-            self._timer.cancel()
+        self._timer.cancel()
         code = 128 + ended.signal if ended.signal else ended.code
         truncated = ended.stdout_bytes + ended.stderr_bytes > self.log.size_bytes
         self._ended = CallResult(
@@ -230,8 +241,7 @@ class LiveCall:
         return met or (LimitHit.OUTPUT if truncated else None)
 
     def on_lost(self, reason: str) -> None:
-        if self._timer:
-            self._timer.cancel()
+        self._timer.cancel()
         self.lost = reason
         if self._spill is None:  # else the file is being written, and its number must not become another's
             self.log.close()
@@ -239,8 +249,7 @@ class LiveCall:
 
     def leave(self) -> None:
         """The engine goes, and the guest remembers the call for the next one. Whoever waits is told so."""
-        if self._timer:
-            self._timer.cancel()
+        self._timer.cancel()
         self.is_left = True
         self._wake()
 
@@ -313,12 +322,12 @@ class LiveCall:
         """TERM, then KILL, to all that descends from the command; a guest that cannot do that is at fault itself."""
         if self._process and self._ended is None and self.lost is None:
             self._process.signal(signal.SIGTERM, tree=True)
-            self._later(limits.TERMINATE_GRACE_S, self.kill)
+            self._timer.set(limits.TERMINATE_GRACE_S, self.kill)
 
     def kill(self) -> None:
         if self._process and self._ended is None and self.lost is None:
             self._process.signal(signal.SIGKILL, tree=True)
-            self._later(limits.KILL_DEADLINE_S, self._unkillable)
+            self._timer.set(limits.KILL_DEADLINE_S, self._unkillable)
 
     def _unkillable(self) -> None:
         self._wedged(f"call {self.ticket.call_id} could not be killed")

@@ -12,6 +12,7 @@ from sandlot.model import (
     CapabilityNotSupported,
     InvalidArgument,
     NetworkPolicy,
+    OnExpiry,
     Probe,
     Resources,
     SessionSpec,
@@ -105,6 +106,8 @@ def check_wishes(spec: SessionSpec, have: frozenset[Capability]) -> None:
         wishes.append(Capability.PORTS)
     if spec.snapshot or spec.call_snapshots:
         wishes.append(Capability.SNAPSHOTS)
+    if spec.idle_timeout_s is not None or spec.on_expiry is OnExpiry.PAUSE:
+        wishes.append(Capability.PAUSE)
     if spec.user:
         wishes.append(Capability.USERS)
     missing = [wish for wish in wishes if wish not in have]

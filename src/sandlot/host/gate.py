@@ -11,6 +11,7 @@ from sandlot.model import (
     RollbackInProgress,
     SandlotError,
     SessionDestroying,
+    SessionPaused,
     ToolsInFlight,
     limits,
 )
@@ -64,17 +65,27 @@ class Gate:
         Raises RollbackInProgress, InvalidState, ToolsInFlight when writes do not end in time.
         """
         with self._claim(what, self._rolling_back if refuse else None):
-            give_up = asyncio.get_running_loop().time() + limits.GATE_DEADLINE_S
-            busy = ToolsInFlight(
-                f"session {self._session_id}: files are being written from outside",
-                next_step="try again when that is done",
-                session_id=self._session_id,
-            )
-            while self._writers:
-                if self._ends:
-                    raise self._destroying()
-                await self._wait_for_change(give_up, busy)
+            await self._wait_for_writers()
             yield
+
+    @asynccontextmanager
+    async def shut_to_pause(self, *, refuse: bool) -> AsyncGenerator[None]:
+        """It waits for its turn; who comes later may be refused at once. Raises DeadlineExceeded, ToolsInFlight."""
+        with await self._claim_when_open("a pause", self._pausing if refuse else None):
+            await self._wait_for_writers()
+            yield
+
+    async def _wait_for_writers(self) -> None:
+        give_up = asyncio.get_running_loop().time() + limits.GATE_DEADLINE_S
+        busy = ToolsInFlight(
+            f"session {self._session_id}: files are being written from outside",
+            next_step="try again when that is done",
+            session_id=self._session_id,
+        )
+        while self._writers:
+            if self._ends:
+                raise self._destroying()
+            await self._wait_for_change(give_up, busy)
 
     @asynccontextmanager
     async def shut_when_open(self, what: str) -> AsyncGenerator[None]:
@@ -119,6 +130,11 @@ class Gate:
     def _rolling_back(self) -> SandlotError:
         return RollbackInProgress(
             f"session {self._session_id} is being rolled back", next_step="try again", session_id=self._session_id
+        )
+
+    def _pausing(self) -> SandlotError:
+        return SessionPaused(
+            f"session {self._session_id} is being paused", next_step="resume it", session_id=self._session_id
         )
 
     def _destroying(self) -> SandlotError:

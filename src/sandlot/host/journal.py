@@ -11,7 +11,7 @@ import queue
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from sandlot.model import (
     CallState,
     EventKind,
     LimitHit,
+    PauseReason,
     SandlotError,
     SessionState,
     Unavailable,
@@ -67,6 +68,7 @@ class CallRow:
     process_id: int
     record: CallRecord
     output: bytes | None
+    paused_s: float = 0.0  # for how long it stood still with its session
 
 
 class JournalError(SandlotError):
@@ -139,6 +141,50 @@ class Journal:
 
         await self._do(write, full=True)
 
+    def set_paused(self, session_id: str, reason: str, at: float) -> asyncio.Future[None]:
+        """Begins at once; the death of a process does not undo it when the future is done."""
+        sql = "UPDATE sessions SET state = ?, reason = ?, paused_at = ? WHERE session_id = ?"
+
+        def write(db: sqlite3.Connection) -> None:
+            db.execute(sql, (str(SessionState.PAUSED), reason, at, session_id))
+            if reason == PauseReason.EXPIRED:
+                self.events.write(db, session_id, EventKind.EXPIRED)
+            self.events.write(db, session_id, EventKind.PAUSED, reason)
+
+        return self._begin(write, full=False)
+
+    def set_resumed(self, session_id: str, paused_s: float, why: str) -> asyncio.Future[None]:
+        """The same. Calls that ran do not age by the time that they stood still."""
+
+        def write(db: sqlite3.Connection) -> None:
+            sql = "UPDATE sessions SET state = ?, reason = '', paused_at = 0, active_at = ? WHERE session_id = ?"
+            db.execute(sql, (str(SessionState.ACTIVE), time.time(), session_id))
+            sql = "UPDATE calls SET paused_s = paused_s + ? WHERE session_id = ? AND state = ?"
+            db.execute(sql, (paused_s, session_id, str(CallState.RUNNING)))
+            self.events.write(db, session_id, EventKind.RESUMED, why)
+
+        return self._begin(write, full=False)
+
+    async def set_expires(self, session_id: str, expires: float, detail: str) -> None:
+        """Durable when it returns."""
+
+        def write(db: sqlite3.Connection) -> None:
+            db.execute("UPDATE sessions SET expires = ? WHERE session_id = ?", (expires, session_id))
+            self.events.write(db, session_id, EventKind.EXTENDED, detail)
+
+        await self._do(write, full=True)
+
+    async def note_activity(self, at: Mapping[str, float]) -> None:
+        """When something was last done in each of these sessions."""
+        values = [(moment, session_id) for session_id, moment in at.items()]
+        await self._do(lambda db: db.executemany("UPDATE sessions SET active_at = ? WHERE session_id = ?", values))
+
+    async def last_activity(self, session_id: str) -> float:
+        """As the records of calls tell."""
+        ended = "started + coalesce(json_extract(result, '$.duration_s'), 0)"
+        sql = f"SELECT coalesce(max({ended}), 0) FROM calls WHERE session_id = ?"
+        return await self._do(lambda db: db.execute(sql, (session_id,)).fetchone()[0])
+
     async def remove_session(self, session_id: str) -> None:
         self._flush_now()  # or a late record would outlive its session
 
@@ -196,14 +242,14 @@ class Journal:
 
     async def calls(self, session_id: str, first: int = 0, last: int = 1 << 62) -> list[CallRow]:
         self._flush_now()
-        columns = "process_id, call_id, state, started, argv, result, NULL"
+        columns = "process_id, call_id, state, started, argv, result, NULL, paused_s"
         sql = f"SELECT {columns} FROM calls WHERE session_id = ? AND process_id BETWEEN ? AND ? ORDER BY 1"
         values = (session_id, first, last)
         return await self._do(lambda db: [_call(session_id, row) for row in db.execute(sql, values)])
 
     async def find_call(self, session_id: str, call_id: str) -> CallRow | None:
         self._flush_now()
-        columns = "process_id, call_id, state, started, argv, result, output"
+        columns = "process_id, call_id, state, started, argv, result, output, paused_s"
         sql = f"SELECT {columns} FROM calls WHERE session_id = ? AND call_id = ?"
 
         def find(db: sqlite3.Connection) -> CallRow | None:
@@ -442,11 +488,11 @@ def _values(row: SessionRow) -> list[Any]:
 
 
 def _call(session_id: str, row: tuple[Any, ...]) -> CallRow:
-    process_id, call_id, state, started, argv, result, output = row
+    process_id, call_id, state, started, argv, result, output, paused_s = row
     ended = None
     if result:
         fields = json.loads(result)
         fields["limit"] = LimitHit(fields["limit"]) if fields["limit"] else None
         ended = CallResult(**fields)
     record = CallRecord(session_id, call_id, tuple(json.loads(argv)), CallState(state), started, ended)
-    return CallRow(process_id, record, output)
+    return CallRow(process_id, record, output, paused_s)

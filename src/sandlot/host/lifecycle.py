@@ -78,14 +78,13 @@ class Lifecycle:
         self._requests: dict[str, str] = {}  # which session was made for a request
         self._destroying: dict[str, asyncio.Task[None]] = {}
         self._last_serial = 0
-        self._expiry_changed = asyncio.Event()
+        self.changed = asyncio.Event()  # there may be something else to be done next
         self._sweeping = False
-        self._closing = False
+        self.is_closing = False
         self._refuses = False
 
     async def start(self) -> None:
         """After what an earlier engine left was taken over: serve."""
-        self._background.spawn("expiry", self._expire())
         self._background.spawn("merge layers", self._tidy())
         self.sweep()
         self._pool.refill()
@@ -134,8 +133,8 @@ class Lifecycle:
         for task in tuple(self._destroying.values()):
             with suppress(SandlotError):
                 await task
-        self._closing = True
-        self._expiry_changed.set()
+        self.is_closing = True
+        self.changed.set()
         self._pool.stop()
         for session in self._sessions.values():
             for live in tuple(session.live.values()):
@@ -167,6 +166,9 @@ class Lifecycle:
     def requested(self, request_id: str | None) -> Session | None:
         """The session that a request has made."""
         return self._sessions.get(self._requests.get(request_id or "", ""))
+
+    def all(self) -> list[Session]:
+        return [*self._sessions.values()]
 
     async def create(self, spec: SessionSpec) -> SessionInfo:
         async with self._repeats.one_at_a_time(Verb.CREATE, "", spec.request_id):
@@ -272,7 +274,16 @@ class Lifecycle:
                 waiting = self._pool.take(storage, runtime, template)
             vessel = waiting or await self._vessels.begin(storage, runtime, template, resources)
         user = spec.user or (DEFAULT_USER if Capability.USERS in have else "")
-        wishes = Wishes(dict(spec.labels), dict(spec.envs), user, spec.call_snapshots, resources, unlimited)
+        wishes = Wishes(
+            dict(spec.labels),
+            dict(spec.envs),
+            user,
+            spec.call_snapshots,
+            resources,
+            unlimited,
+            spec.on_expiry,
+            spec.idle_timeout_s,
+        )
         origin = f"{start.session_id}/{start.name}" if start else None
         row = replace(self._make_row(session_id, spec, wishes, vessel), origin=origin, template=template.name)
         return await self._board(row, wishes, vessel)
@@ -346,7 +357,7 @@ class Lifecycle:
         session.guest = vessel.guest
         vessel.on_end = partial(self.guest_ended, session)
         self._sessions[session_id] = session
-        self._expiry_changed.set()
+        self.changed.set()
         return session
 
     async def _unboard(self, session_id: str, vessel: Vessel, recorded: "asyncio.Future[None] | None") -> None:
@@ -466,7 +477,7 @@ class Lifecycle:
 
     def _wedged(self, session: Session, reason: str) -> None:
         """A guest that does not do what it must is ended: a session that hangs is worse than one that failed."""
-        if session.row.state is SessionState.ACTIVE:
+        if session.row.state in (SessionState.ACTIVE, SessionState.PAUSED):
             for live in tuple(session.live.values()):
                 live.on_lost(reason)
             self.guest_ended(session, reason)
@@ -476,18 +487,6 @@ class Lifecycle:
         files = await self._journal.prune_outputs(session.row.session_id)
         for process_id in files:
             session.output_path(process_id).unlink(missing_ok=True)
-
-    async def _expire(self) -> None:
-        while not self._closing:
-            self._expiry_changed.clear()
-            soonest = min((session.row.expires for session in self._sessions.values()), default=None)
-            wait = None if soonest is None else max(0.0, soonest - time.time())
-            with suppress(TimeoutError):
-                async with asyncio.timeout(wait):
-                    await self._expiry_changed.wait()
-            for session in [s for s in self._sessions.values() if s.row.expires <= time.time()]:
-                with suppress(SandlotError):
-                    await self.destroy(session.row.session_id, EventKind.EXPIRED)
 
     def sweep(self) -> None:
         if not self._sweeping:

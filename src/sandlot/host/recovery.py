@@ -15,6 +15,7 @@ from sandlot.host.output import last_output, remove_other_outputs
 from sandlot.host.parts import HostParts
 from sandlot.host.session import Session
 from sandlot.model import (
+    CapabilityNotSupported,
     EventKind,
     NotFound,
     SandlotError,
@@ -106,8 +107,9 @@ class Recovery:
         await self._parts.journal.set_state(row.session_id, SessionState.ACTIVE, event=EventKind.RECOVERED)
         failpoints.reach("recover: recorded")
         session.row = replace(session.row, changing="")
-        session.guest = guest
+        session.guest, session.is_heard = guest, True
         session.set_state(SessionState.ACTIVE)
+        self._lifecycle.changed.set()
         if lost:
             self._lifecycle.guest_ended(session, lost[0])
 
@@ -153,6 +155,12 @@ class Recovery:
             return
         try:
             await self._put_right(session, runtime)
+            if row.state is SessionState.PAUSED:
+                await session.rest(guest)
+                await runtime.group(row.volume).pause()
+                return
+            with suppress(CapabilityNotSupported):
+                await runtime.group(row.volume).resume()  # its engine died while it was frozen
             await session.resume_calls(guest)
         except SandlotError as error:
             with suppress(SandlotError):

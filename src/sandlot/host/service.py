@@ -4,7 +4,7 @@ import asyncio
 import os
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 from sandlot.contracts.host import CallStream, FileStream
@@ -13,6 +13,7 @@ from sandlot.host.background import Background
 from sandlot.host.call_snapshots import SnapshottedStream
 from sandlot.host.calls import LiveStream, RecordedStream
 from sandlot.host.choices import Choices, session_capabilities
+from sandlot.host.duties import Duties
 from sandlot.host.events import Events
 from sandlot.host.files import Place, SessionFiles
 from sandlot.host.forks import Forks
@@ -22,6 +23,7 @@ from sandlot.host.lifecycle import Lifecycle
 from sandlot.host.lock import DataDirectoryLock
 from sandlot.host.output import OutputLog
 from sandlot.host.parts import HostParts, HostSettings
+from sandlot.host.pausing import Pausing
 from sandlot.host.recovery import Recovery
 from sandlot.host.session import Session
 from sandlot.host.turns import Turns
@@ -47,6 +49,7 @@ from sandlot.model import (
     ForkRequest,
     Health,
     NotFound,
+    PauseRequest,
     Probe,
     RollbackRequest,
     SandlotError,
@@ -54,6 +57,7 @@ from sandlot.model import (
     SessionInfo,
     SessionPage,
     SessionSpec,
+    SessionState,
     Snapshot,
     SnapshotRequest,
     Turn,
@@ -61,9 +65,11 @@ from sandlot.model import (
     Unavailable,
     check_id,
     limits,
+    refusal,
 )
 
 _CLOSE_PATIENCE_S = 5.0
+_OfFiles = FileRead | FileWrite | FileList | FileStat | DirectoryMake | FileRename | FileRemove
 _running: "weakref.WeakSet[SandboxHostService]" = weakref.WeakSet()
 
 
@@ -85,6 +91,8 @@ class SandboxHostService:
         self._recovery = Recovery(self._lifecycle, parts, self._outputs)
         changing = self._lifecycle.is_changing
         self._auditor = Auditor(parts, settings.data, self._outputs, self._lifecycle.volumes_at_work, changing)
+        self._pausing = Pausing(self._lifecycle, parts)
+        self._duties = Duties(self._lifecycle, parts, self._pausing)
         self._turns = Turns(self._lifecycle, parts, self._background, settings.turns_kept, settings.snapshot_prefix)
         self._forks = Forks(self._lifecycle, parts, self._turns)
 
@@ -116,8 +124,10 @@ class SandboxHostService:
             for storage in self._parts.storages.values():
                 await storage.probe()
             await self._recovery.take_over()
+            await self._duties.prepare()
             await self._lifecycle.start()
             self._monitor.start()
+            self._background.spawn("duties", self._duties.run())
         except BaseException:  # whatever failed, the directory must be free for the next
             await self._parts.keeper.close()
             await self._journal.close()
@@ -134,6 +144,8 @@ class SandboxHostService:
         self._files.close()
         self._events.close()
         await self._turns.settle()
+        await self._pausing.settle()
+        await self._duties.settle()
         await self._lifecycle.settle()
         await self._background.close(_CLOSE_PATIENCE_S)
         await self._lifecycle.close()
@@ -199,6 +211,15 @@ class SandboxHostService:
             await self._journal.close()
             self._lock.release()
 
+    async def pause(self, request: PauseRequest) -> SessionInfo:
+        return await self._pausing.pause(request)
+
+    async def resume(self, session_id: str) -> SessionInfo:
+        return await self._pausing.resume(session_id)
+
+    async def extend(self, session_id: str, timeout_s: float) -> SessionInfo:
+        return await self._duties.extend(session_id, timeout_s)
+
     async def recover(self, session_id: str) -> SessionInfo:
         return await self._recovery.recover(session_id)
 
@@ -211,8 +232,8 @@ class SandboxHostService:
         if known is not None:
             yield known
             return
-        if not session.gate.is_open:
-            await session.gate.wait()
+        if not session.gate.is_open or session.row.state is SessionState.PAUSED:
+            await self._duties.ready(session)
         self._lifecycle.check_open()  # while it waited the engine may have left; nobody would hear of its end
         live = session.start_call(request)
         live.is_attended = not request.detach
@@ -227,8 +248,9 @@ class SandboxHostService:
             live.is_attended = False
             if not request.detach and live.result is None and live.lost is None and not live.is_left:
                 live.kill()
+                # In a paused session it ends when that is resumed.
                 with suppress(SandlotError, TimeoutError):
-                    async with asyncio.timeout(limits.KILL_DEADLINE_S):
+                    async with asyncio.timeout(0 if live.is_held else limits.KILL_DEADLINE_S):
                         await live.wait()
 
     @asynccontextmanager
@@ -253,6 +275,8 @@ class SandboxHostService:
         if live is not None:
             return LiveStream(live)
         row = await self._journal.find_call(session.row.session_id, call_id)
+        if row is not None and row.record.state is CallState.RUNNING and not session.is_heard:
+            raise refusal(session.row.session_id, SessionState.PAUSED, "what runs in it cannot be read yet")
         if row is None:
             raise CallNotFound(f"session {session.row.session_id} has no call {call_id}", call_id=call_id)
         return RecordedStream(row.record.result, await self._recorded_log(session, row), call_id)
@@ -270,39 +294,52 @@ class SandboxHostService:
 
     @asynccontextmanager
     async def read_file(self, request: FileRead) -> AsyncGenerator[FileStream]:
-        async with self._files.read(self._place(request.session_id, request.user), request) as stream:
+        async with self._reaching(request) as place, self._files.read(place, request) as stream:
             yield stream
 
     async def write_file(self, request: FileWrite, content: AsyncIterable[bytes]) -> FileInfo:
-        async with self._writing(request.session_id):
-            return await self._files.write(self._place(request.session_id, request.user), request, content)
+        async with self._writing(request) as place:
+            return await self._files.write(place, request, content)
 
     @asynccontextmanager
     async def list_files(self, request: FileList) -> AsyncGenerator[AsyncIterator[Sequence[FileInfo]]]:
-        async with self._files.list(self._place(request.session_id, request.user), request) as batches:
+        async with self._reaching(request) as place, self._files.list(place, request) as batches:
             yield batches
 
     async def stat_file(self, request: FileStat) -> FileInfo:
-        return await self._files.stat(self._place(request.session_id, request.user), request)
+        async with self._reaching(request) as place:
+            return await self._files.stat(place, request)
 
     async def make_directory(self, request: DirectoryMake) -> bool:
-        async with self._writing(request.session_id):
-            return await self._files.make_directory(self._place(request.session_id, request.user), request)
+        async with self._writing(request) as place:
+            return await self._files.make_directory(place, request)
 
     async def rename_file(self, request: FileRename) -> FileInfo:
-        async with self._writing(request.session_id):
-            return await self._files.rename(self._place(request.session_id, request.user), request)
+        async with self._writing(request) as place:
+            return await self._files.rename(place, request)
 
     async def remove_file(self, request: FileRemove) -> None:
-        async with self._writing(request.session_id):
-            await self._files.remove(self._place(request.session_id, request.user), request)
+        async with self._writing(request) as place:
+            await self._files.remove(place, request)
 
-    def _writing(self, session_id: str) -> AbstractAsyncContextManager[None]:
+    @asynccontextmanager
+    async def _writing(self, request: _OfFiles) -> AsyncGenerator[Place]:
         """A root that is being closed must have no writer."""
-        return self._lifecycle.find(session_id).gate.writing()
+        session = self._lifecycle.find(request.session_id)
+        await self._duties.ready(session)
+        async with session.gate.writing():
+            with session.in_use():
+                yield self._place(session, request.user)
 
-    def _place(self, session_id: str, user: str | None) -> Place:
-        session = self._lifecycle.find(session_id)
+    @asynccontextmanager
+    async def _reaching(self, request: _OfFiles) -> AsyncGenerator[Place]:
+        session = self._lifecycle.find(request.session_id)
+        if session.row.state is SessionState.PAUSED:
+            await self._duties.ready(session)
+        with session.in_use():
+            yield self._place(session, request.user)
+
+    def _place(self, session: Session, user: str | None) -> Place:
         return session.open_files(self._parts.runtimes[session.row.runtime], user)
 
     # ---- snapshots and turns -----------------------------------------------------------------------------------
@@ -328,6 +365,7 @@ class SandboxHostService:
             yield batches
 
     async def rollback(self, request: RollbackRequest) -> SessionInfo:
+        await self._duties.ready(self._lifecycle.find(request.session_id))
         return await self._turns.rollback(request)
 
     async def fork(self, request: ForkRequest) -> Sequence[SessionInfo]:

@@ -3,8 +3,9 @@
 import asyncio
 import json
 import posixpath
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -37,6 +38,7 @@ from sandlot.model import (
     CapabilityNotSupported,
     LimitHit,
     LimitReached,
+    OnExpiry,
     Resources,
     SessionInfo,
     SessionState,
@@ -60,6 +62,8 @@ class Wishes:
     call_snapshots: bool = False
     resources: Resources = field(default_factory=Resources)
     unlimited: tuple[str, ...] = ()  # defaults that could not be enforced
+    on_expiry: str = OnExpiry.DESTROY
+    idle_timeout_s: float | None = None
 
     def to_text(self) -> str:
         return json.dumps(asdict(self))
@@ -90,6 +94,11 @@ class Session:
         self.volume = volume
         self.workspace = workspace
         self.guest: Guest | None = None
+        self.on_expiry = OnExpiry(wishes.on_expiry)
+        self.idle_timeout_s = wishes.idle_timeout_s
+        self.active_at = row.created
+        self._uses = 0
+        self.is_heard = True  # False: it was paused when this engine came, and cannot be asked for its calls
         self.recovering: asyncio.Task[None] | None = None
         self.live: dict[str, LiveCall] = {}
         self._capabilities = capabilities
@@ -154,6 +163,8 @@ class Session:
             space_used=space_used,
             origin=row.origin,
             head=row.head,
+            on_expiry=self.on_expiry,
+            idle_timeout_s=self.idle_timeout_s,
             resources=self.resources,
             unlimited=self._wishes.unlimited,
         )
@@ -225,6 +236,7 @@ class Session:
         else:
             process = self._spawn_limited(guest, request.resources, plan, live)
         self.last_process_id += 1
+        self.active_at = ticket.started
         self.live[ticket.call_id] = live
         live.begin(process)
         return live
@@ -299,6 +311,36 @@ class Session:
         """Whether someone waits for a call of it."""
         return any(live.is_attended and live.result is None and live.lost is None for live in self.live.values())
 
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._uses or self.running() or not self.gate.is_open)
+
+    @contextmanager
+    def in_use(self) -> Generator[None]:
+        """By someone who reaches for its files."""
+        self._uses += 1
+        try:
+            yield
+        finally:
+            self._uses -= 1
+            self.active_at = time.time()
+
+    def running(self) -> list[LiveCall]:
+        return [live for live in self.live.values() if live.result is None and live.lost is None]
+
+    def hold_calls(self) -> None:
+        for live in self.live.values():
+            live.hold()
+
+    def release_calls(self, paused_s: float) -> None:
+        for live in self.live.values():
+            live.release_hold(paused_s)
+
+    async def rest(self, guest: Guest) -> None:
+        """A guest of an earlier engine that is paused, and cannot be asked. All of its calls are recorded."""
+        self.last_process_id = max(self.row.forgotten, await self._journal.last_process_id(self.row.session_id))
+        self.guest, self.is_heard = guest, False
+
     def note_calls(self) -> None:
         """Those that were too young to be recorded: who was told that they began can be told that they are lost."""
         for live in self.live.values():
@@ -317,6 +359,7 @@ class Session:
                 self._ended_since_prune = 0
                 self.on_prune_due()
 
+        self.active_at = time.time()
         if self.row.state is SessionState.DESTROYING:
             release()  # a record would outlive its session
             return
@@ -338,22 +381,23 @@ class Session:
                 guest.adopt(known, _DEAF).release()
                 continue
             alive.add(known.process_id)
-            self._resume_call(guest, known, recorded=row is not None)
-        self.guest = guest
+            self._resume_call(guest, known, row)
+        self.guest, self.is_heard = guest, True
         guest.begin()
         if any(row.record.result is None and process_id not in alive for process_id, row in recorded.items()):
             await self._journal.calls_lost(self.row.session_id, tuple(alive))
 
-    def _resume_call(self, guest: Guest, known: KnownProcess, *, recorded: bool) -> None:
+    def _resume_call(self, guest: Guest, known: KnownProcess, row: CallRow | None) -> None:
         try:
             ticket = Ticket.from_tag(self.row.session_id, known.process_id, known.tag)
         except (ValueError, IndexError) as error:
             raise Unavailable(f"the guest remembers a process that no host of ours started: {error}") from None
         live = self._live_call(ticket)
         self._watch_limits(live)
+        live.paused_s = row.paused_s if row else 0.0
         self.live[ticket.call_id] = live
         live.resume(guest.adopt(known, live), known.stdin_taken)
-        if not recorded:
+        if row is None:
             self._record_start(ticket)
 
 

@@ -53,6 +53,7 @@ from sandlot.model import (
 )
 
 _TIDY_AFTER_S = 0.05  # whoever took a snapshot is about to do something, and the two would fight for the processor
+_WITH_FILES = (SessionState.ACTIVE, SessionState.PAUSED)
 _log = logging.getLogger("sandlot.host")
 
 
@@ -239,7 +240,8 @@ class Turns:
         taken: Taken | None = None
         marked = asyncio.ensure_future(self._history.begin(session_id, "snapshot"))
         try:
-            taken = await self._freeze_and_take(storage, volume, runtime.group(volume.name))
+            is_frozen = session.row.state is SessionState.PAUSED
+            taken = await self._freeze_and_take(storage, volume, runtime.group(volume.name), is_frozen=is_frozen)
             await failpoints.reach("snapshot: layer made")
             await marked
             await failpoints.reach("snapshot: begun")
@@ -277,9 +279,10 @@ class Turns:
     async def take_named(self, session: Session, name: str, request_id: str | None = None) -> SnapshotRow:
         return await self._take(session, name, SnapshotKind.NAMED, None, request_id)
 
-    async def _freeze_and_take(self, storage: Storage, volume: Volume, group: Group) -> Taken:
-        if group.is_alone():
-            return await storage.snapshot(volume, alone=True)
+    async def _freeze_and_take(self, storage: Storage, volume: Volume, group: Group, *, is_frozen: bool) -> Taken:
+        is_alone = group.is_alone()
+        if is_alone or is_frozen:
+            return await storage.snapshot(volume, alone=is_alone)
         await group.pause()
         try:
             return await storage.snapshot(volume, alone=False)
@@ -318,6 +321,7 @@ class Turns:
     async def _rollback(self, request: RollbackRequest) -> SessionInfo:
         session = self.find(request.session_id)
         self.need_snapshots(session)
+        self._need_state(session, SessionState.ACTIVE)
         target = self.row(session, request.to)
         attended = sum(live.is_attended for live in session.live.values())
         if attended:
@@ -399,19 +403,20 @@ class Turns:
     @asynccontextmanager
     async def alone(self, session: Session, what: str, *, refuse: bool = False) -> AsyncGenerator[None]:
         async with session.gate.shut(what, refuse=refuse):
-            self._need_active(session)  # it may have ended meanwhile
+            # It may have ended meanwhile. What changes the files on its own accord needs them to be in use.
+            self._need_state(session, *((SessionState.ACTIVE,) if refuse else _WITH_FILES))
             yield
 
     # ---- looking up --------------------------------------------------------------------------------------------
 
     def find(self, session_id: str) -> Session:
         session = self._lifecycle.find(session_id)
-        self._need_active(session)
+        self._need_state(session, *_WITH_FILES)
         return session
 
-    def _need_active(self, session: Session) -> None:
+    def _need_state(self, session: Session, *states: SessionState) -> None:
         row = session.row
-        if row.state is not SessionState.ACTIVE:
+        if row.state not in states:
             raise refusal(row.session_id, row.state, "it cannot be changed", row.reason)
 
     def _runtime(self, session: Session) -> Runtime:

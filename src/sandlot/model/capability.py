@@ -25,6 +25,7 @@ class Capability(StrEnum):
     SECRETS = "secrets"
     PORTS = "ports"
     SNAPSHOTS = "snapshots"
+    PAUSE = "pause"  # processes can be frozen
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,7 @@ MEMORY_OVERCOMMIT = 2.0  # what sessions may use together, in memories of the ma
 
 TERMINATE_GRACE_S = 2.0  # between TERM and KILL
 KILL_DEADLINE_S = 10.0  # a guest that cannot end a command by then is itself at fault
+PAUSE_DRAIN_S_MAX = 3600.0  # for calls to end before a pause
 GUEST_DEADLINE_S = 10.0  # for a guest to boot or to answer
 KEEPER_DEADLINE_S = 20.0
 DESTROY_DEADLINE_S = 60.0

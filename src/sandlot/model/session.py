@@ -30,6 +30,19 @@ class SessionState(StrEnum):
     FAILED = "failed"
 
 
+class OnExpiry(StrEnum):
+    """What becomes of a session when its time is up."""
+
+    DESTROY = "destroy"
+    PAUSE = "pause"
+
+
+class PauseReason(StrEnum):
+    ASKED = ""
+    IDLE = "idle"  # the next call or file verb wakes it
+    EXPIRED = "expired"  # it can be resumed when its time was extended
+
+
 class SessionEvent(StrEnum):
     CREATED = "created"
     PAUSE = "pause"
@@ -46,6 +59,8 @@ TRANSITIONS: Mapping[tuple[SessionState, SessionEvent], SessionState] = {
     (SessionState.ACTIVE, SessionEvent.PAUSE): SessionState.PAUSED,
     (SessionState.ACTIVE, SessionEvent.FAIL): SessionState.FAILED,
     (SessionState.ACTIVE, SessionEvent.DESTROY): SessionState.DESTROYING,
+    (SessionState.ACTIVE, SessionEvent.RESUME): SessionState.ACTIVE,
+    (SessionState.PAUSED, SessionEvent.PAUSE): SessionState.PAUSED,
     (SessionState.PAUSED, SessionEvent.RESUME): SessionState.ACTIVE,
     (SessionState.PAUSED, SessionEvent.FAIL): SessionState.FAILED,
     (SessionState.PAUSED, SessionEvent.DESTROY): SessionState.DESTROYING,
@@ -93,6 +108,8 @@ class SessionSpec:
     user: str | None = None  # None: the template's own
     resources: Resources = field(default_factory=Resources)
     timeout_s: float = limits.SESSION_LIFETIME_S
+    on_expiry: OnExpiry = OnExpiry.DESTROY
+    idle_timeout_s: float | None = None  # paused after so long without a call or a file verb, woken by the next
     network: NetworkPolicy = field(default_factory=NetworkPolicy)
     secrets: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     ports: tuple[int, ...] = ()
@@ -116,15 +133,28 @@ class SessionSpec:
         if self.user is not None and (not self.user or "\0" in self.user or len(self.user) > 63):
             raise InvalidArgument("user must be a name or a number of 1 to 63 characters")
         limits.within("timeout_s", self.timeout_s, 0.001, limits.SESSION_LIFETIME_S_MAX)
+        if self.idle_timeout_s is not None:
+            limits.within("idle_timeout_s", self.idle_timeout_s, 0.001, limits.SESSION_LIFETIME_S_MAX)
         for port in self.ports:
             limits.within("port", port, 1, 65535)
+
+
+@dataclass(frozen=True, slots=True)
+class PauseRequest:
+    session_id: str
+    drain_s: float = 0.0  # so long calls that run may end first
+    freeze: bool = True  # what runs after that is frozen too; False: the pause is refused
+
+    def __post_init__(self) -> None:
+        check_session_id(self.session_id)
+        limits.within("drain_s", self.drain_s, 0.0, limits.PAUSE_DRAIN_S_MAX)
 
 
 @dataclass(frozen=True, slots=True)
 class SessionInfo:
     session_id: str
     state: SessionState
-    reason: str  # of a failure, else empty
+    reason: str  # of a failure, or of a pause that nobody asked for; else empty
     created: float
     expires: float
     labels: Mapping[str, str]
@@ -137,6 +167,8 @@ class SessionInfo:
     space_used: int | None = None  # None: not measured, as in lists
     origin: str | None = None  # SESSION/SNAPSHOT that it was forked from
     head: str | None = None  # the snapshot that its files grew from
+    on_expiry: OnExpiry = OnExpiry.DESTROY
+    idle_timeout_s: float | None = None
     resources: Resources = field(default_factory=Resources)  # the limits that hold, asked for or by default
     unlimited: tuple[str, ...] = ()  # defaults of this host that this machine cannot enforce
 

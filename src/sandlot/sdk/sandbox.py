@@ -13,7 +13,10 @@ from sandlot.model import (
     Event,
     EventFilter,
     ForkRequest,
+    InvalidArgument,
     NetworkPolicy,
+    OnExpiry,
+    PauseRequest,
     Resources,
     RollbackRequest,
     SessionFilter,
@@ -83,6 +86,8 @@ class AsyncSandbox:
         swap_bytes: int | None = None,
         io_weight: int | None = None,
         timeout: float = limits.SESSION_LIFETIME_S,
+        on_expiry: str = OnExpiry.DESTROY,
+        idle_timeout: float | None = None,
         runtime: str = AUTO,
         storage: str = AUTO,
         network: NetworkPolicy | None = None,
@@ -96,13 +101,13 @@ class AsyncSandbox:
     ) -> Self:
         """A new sandbox. When this returns it is durable and takes commands.
 
-        `timeout` is how long it lives, in seconds. What was asked for and cannot be had raises CapabilityNotSupported,
-        and then nothing was made. With `call_snapshots` every command that is waited for leaves a snapshot, which its
-        result names. A `request_id` that is given twice makes one sandbox. Also raises InvalidArgument,
-        SessionExists, MaxSessionsReached, HostFull, TemplateNotFound, Unavailable, and DataDirectoryHeld while another
-        program has the data directory.
+        `timeout` is how long it lives, in seconds; then `on_expiry` is done, `destroy` or `pause`. After `idle_timeout`
+        seconds without a command or a file verb it is paused, and the next one wakes it. With `call_snapshots` every
+        command that is waited for leaves a snapshot, which its result names. A `request_id` that is given twice makes
+        one sandbox. What was asked for and cannot be had raises CapabilityNotSupported, and then nothing was made. Also
+        raises InvalidArgument, SessionExists, MaxSessionsReached, HostFull, TemplateNotFound, Unavailable, and
+        DataDirectoryHeld while another program has the data directory.
         """
-        client = client or default_client()
         spec = SessionSpec(
             session_id=id,
             template=template,
@@ -114,13 +119,18 @@ class AsyncSandbox:
             user=user,
             resources=Resources(cpus, memory_bytes, disk_bytes, pids, open_files, swap_bytes, io_weight),
             timeout_s=timeout,
+            on_expiry=_on_expiry(on_expiry),
+            idle_timeout_s=idle_timeout,
             network=network or NetworkPolicy(),
             secrets=secrets or {},
             ports=tuple(ports),
             call_snapshots=call_snapshots,
             request_id=request_id,
         )
+        return await cls._make(spec, client or default_client(), detach=detach)
 
+    @classmethod
+    async def _make(cls, spec: SessionSpec, client: Client, *, detach: bool) -> Self:
         made: list[SessionInfo] = []
 
         async def make() -> None:
@@ -129,7 +139,7 @@ class AsyncSandbox:
         try:
             await client.run(make())
         except BaseException:  # cancelled when it was just there; then raised again
-            if made and request_id is None:  # nobody would know of it
+            if made and spec.request_id is None:  # nobody would know of it
                 await cls(made[0].session_id, client=client).kill()
             raise
         return cls(made[0].session_id, detach=detach, client=client)
@@ -191,6 +201,23 @@ class AsyncSandbox:
         except SessionNotFound:
             return False
         return True
+
+    @in_portal
+    async def pause(self, *, drain: float = 0.0, freeze: bool = True) -> SessionInfo:
+        """Everything in it stands still and keeps its state; until `resume`, commands and files raise SessionPaused.
+        Commands that run may end first, for `drain` seconds; then they are frozen, or with `freeze=False` the pause
+        raises ToolsInFlight."""
+        return await (await self._client.host()).pause(PauseRequest(self._id, drain, freeze))
+
+    @in_portal
+    async def resume(self) -> SessionInfo:
+        """It goes on where it stood. Raises InvalidState when its time is up."""
+        return await (await self._client.host()).resume(self._id)
+
+    @in_portal
+    async def extend(self, timeout: float) -> SessionInfo:
+        """It lives for so many seconds from now on. Raises SessionNotFound, SessionDestroying."""
+        return await (await self._client.host()).extend(self._id, timeout)
 
     @in_portal
     async def recover(self) -> SessionInfo:
@@ -273,6 +300,13 @@ class AsyncSandbox:
         # A fork that leaves the block does not take the sandbox from its parent.
         if not self._detach and not self._client.is_inherited:
             await self.kill()
+
+
+def _on_expiry(text: str) -> OnExpiry:
+    try:
+        return OnExpiry(text)
+    except ValueError:
+        raise InvalidArgument(f"on_expiry must be one of {', '.join(OnExpiry)}, not {text!r}") from None
 
 
 async def _events(client: Client, request: EventFilter) -> AsyncGenerator[Event]:

@@ -14,6 +14,7 @@ from sandlot.model import (
     Event,
     FileInfo,
     NetworkPolicy,
+    OnExpiry,
     Resources,
     SessionInfo,
     SessionState,
@@ -404,6 +405,8 @@ class Sandbox:
         swap_bytes: int | None = None,
         io_weight: int | None = None,
         timeout: float = limits.SESSION_LIFETIME_S,
+        on_expiry: str = OnExpiry.DESTROY,
+        idle_timeout: float | None = None,
         runtime: str = AUTO,
         storage: str = AUTO,
         network: NetworkPolicy | None = None,
@@ -417,11 +420,12 @@ class Sandbox:
     ) -> Self:
         """A new sandbox. When this returns it is durable and takes commands.
 
-        `timeout` is how long it lives, in seconds. What was asked for and cannot be had raises CapabilityNotSupported,
-        and then nothing was made. With `call_snapshots` every command that is waited for leaves a snapshot, which its
-        result names. A `request_id` that is given twice makes one sandbox. Also raises InvalidArgument,
-        SessionExists, MaxSessionsReached, HostFull, TemplateNotFound, Unavailable, and DataDirectoryHeld while another
-        program has the data directory.
+        `timeout` is how long it lives, in seconds; then `on_expiry` is done, `destroy` or `pause`. After `idle_timeout`
+        seconds without a command or a file verb it is paused, and the next one wakes it. With `call_snapshots` every
+        command that is waited for leaves a snapshot, which its result names. A `request_id` that is given twice makes
+        one sandbox. What was asked for and cannot be had raises CapabilityNotSupported, and then nothing was made. Also
+        raises InvalidArgument, SessionExists, MaxSessionsReached, HostFull, TemplateNotFound, Unavailable, and
+        DataDirectoryHeld while another program has the data directory.
         """
         return cls.of(
             (client or default_client()).portal.run(
@@ -439,6 +443,8 @@ class Sandbox:
                     swap_bytes=swap_bytes,
                     io_weight=io_weight,
                     timeout=timeout,
+                    on_expiry=on_expiry,
+                    idle_timeout=idle_timeout,
                     runtime=runtime,
                     storage=storage,
                     network=network,
@@ -488,6 +494,20 @@ class Sandbox:
     def kill(self) -> bool:
         """End everything in it and remove it. False when it was gone already."""
         return self._inner.client.portal.run(self._inner.kill())
+
+    def pause(self, *, drain: float = 0.0, freeze: bool = True) -> SessionInfo:
+        """Everything in it stands still and keeps its state; until `resume`, commands and files raise SessionPaused.
+        Commands that run may end first, for `drain` seconds; then they are frozen, or with `freeze=False` the pause
+        raises ToolsInFlight."""
+        return self._inner.client.portal.run(self._inner.pause(drain=drain, freeze=freeze))
+
+    def resume(self) -> SessionInfo:
+        """It goes on where it stood. Raises InvalidState when its time is up."""
+        return self._inner.client.portal.run(self._inner.resume())
+
+    def extend(self, timeout: float) -> SessionInfo:
+        """It lives for so many seconds from now on. Raises SessionNotFound, SessionDestroying."""
+        return self._inner.client.portal.run(self._inner.extend(timeout))
 
     def recover(self) -> SessionInfo:
         """Bring a sandbox that has failed back: its files as they were left, and nothing running. Raises InvalidState

@@ -70,7 +70,7 @@ def complete(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[...
 
 def test_verbs_and_options(complete: Callable[..., list[str]]) -> None:
     assert complete("sandlot", "") == list(VERBS)
-    assert complete("sandlot", "ex") == ["exec"]
+    assert complete("sandlot", "exe") == ["exec"]
     assert complete("sandlot", "--json", "--data-dir", "/x", "do") == ["doctor"]
     assert set(complete("sandlot", "-")) >= {"--help", "--version", "--json", "--data-dir"}
     assert complete("sandlot", "exec", "--det") == ["--detach"]

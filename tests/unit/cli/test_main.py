@@ -19,6 +19,7 @@ from sandlot.model import (
     LimitReached,
     NetworkMode,
     NetworkPolicy,
+    OnExpiry,
     Resources,
     SandlotError,
     SessionNotFound,
@@ -43,7 +44,7 @@ def test_a_session_with_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN", "from the environment")
     words = "create --id s --template t --snapshot s/p --storage layers --runtime none --label a=b --label c= --env K=V"
     more = "--user root --cpus 1.5 --memory 512M --swap 0 --disk 2G --pids 10 --open-files 64 --io-weight 50"
-    rest = "--timeout 1h --request-id r --call-snapshots"
+    rest = "--timeout 1h --idle 10m --on-expiry pause --request-id r --call-snapshots"
     last = "--allow example.org --allow example.com --secret KEY=VALUE --secret TOKEN --port 80 --port 8080"
     spec = options.session_spec(parse(f"{words} {more} {rest} {last}".split()))
     assert spec == SessionSpec(
@@ -57,6 +58,8 @@ def test_a_session_with_everything(monkeypatch: pytest.MonkeyPatch) -> None:
         user="root",
         resources=Resources(1.5, 512 * limits.MIB, 2 * limits.GIB, 10, 64, 0, 50),
         timeout_s=3600,
+        on_expiry=OnExpiry.PAUSE,
+        idle_timeout_s=600,
         network=NetworkPolicy(NetworkMode.ALLOW_LIST, ("example.org", "example.com")),
         secrets={"KEY": "VALUE", "TOKEN": "from the environment"},
         ports=(80, 8080),

@@ -15,13 +15,15 @@ from pathlib import Path
 from sandlot.contracts.runtime import Hits
 from sandlot.host.runtimes.controllers import Controllers
 from sandlot.host.runtimes.hierarchies import find_hierarchies, freezing, hand_down, home, offered, read, weighs
-from sandlot.model import CapabilityNotSupported, DeadlineExceeded, Resources, Unavailable, limits
+from sandlot.model import Capability, CapabilityNotSupported, DeadlineExceeded, Resources, Unavailable, limits
 
 Show = Callable[[Resources], Awaitable[None]]
 
 _POLL_S = 0.0005
 _POLL_S_MAX = 0.02
 _END_ATTEMPTS = 50
+_THAW = {1: ("freezer.state", "THAWED"), 2: ("cgroup.freeze", "0")}
+_EAGER_LOOKS = 10  # what sleeps is frozen in less time than a timer takes
 
 
 class Group:
@@ -52,13 +54,17 @@ class Group:
         """Whether nothing lives in the session but its guest."""
         return self._processes() == [self._guest]
 
+    def freeze(self) -> None:
+        """Begin to: what is on a processor may run on for a moment. Raises Unavailable."""
+        self._write(*(("cgroup.freeze", "1") if self._version == 2 else ("freezer.state", "FROZEN")))
+
     async def pause(self) -> None:
         """Nothing in the session moves when this returns. Raises DeadlineExceeded, Unavailable."""
-        self._write(*(("cgroup.freeze", "1") if self._version == 2 else ("freezer.state", "FROZEN")))
+        self.freeze()
         await self._wait("frozen", self._is_frozen)
 
     async def resume(self) -> None:
-        self._write(*(("cgroup.freeze", "0") if self._version == 2 else ("freezer.state", "THAWED")))
+        self._write(*_THAW[self._version])
 
     async def clear(self) -> None:
         """End everything but the guest. Raises DeadlineExceeded, Unavailable."""
@@ -98,6 +104,10 @@ class Group:
     async def _wait(self, what: str, done: Callable[[], bool]) -> None:
         loop = asyncio.get_running_loop()
         give_up, pause_s = loop.time() + limits.GUEST_DEADLINE_S, _POLL_S
+        for _look in range(_EAGER_LOOKS):
+            if done():
+                return
+            await asyncio.sleep(0)
         while not done():
             if loop.time() >= give_up:
                 raise DeadlineExceeded(f"the session was not {what} in {limits.GUEST_DEADLINE_S:g} s")
@@ -150,6 +160,15 @@ class Groups:
     def is_ready(self) -> bool:
         return self._base is not None
 
+    @property
+    def abilities(self) -> frozenset[Capability]:
+        """What groups alone can do; limits need more."""
+        return frozenset({Capability.PAUSE}) if self.is_ready else frozenset()
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        return self.abilities | self.controllers.capabilities
+
     def make(self, name: str) -> int | None:
         """A descriptor of a new group, for the guest to be born in; None where it is put there later, or cannot be."""
         if self._base is None:
@@ -184,6 +203,13 @@ class Groups:
                 f"processes of a session cannot be frozen here: {self.reason}", next_step="run `sandlot doctor`"
             )
         return Group(self._base / name, self._version, pid, self.controllers, show)
+
+    def let_die(self, name: str, *, by_itself: bool) -> None:
+        """What is frozen can be killed, but not under version 1, and it cannot end by itself."""
+        if self._base is not None and (by_itself or self._version == 1):
+            file, value = _THAW[self._version]
+            with contextlib.suppress(OSError):
+                (self._base / name / file).write_text(value)
 
     def remove(self, name: str) -> None:
         """Of a guest that has ended. The kernel may need a moment longer: then it is tried again with the next one."""

@@ -191,6 +191,8 @@ class Keeper:
         held = self._guests.pop(name, None)
         stale = self._found.pop(name, None)
         fds = held.link.descriptors() if held else stale.fds if stale else ()
+        runtime = held.runtime if held else stale.words[1] if stale else ""
+        self.groups.let_die(name, by_itself=runtime == "none")
         # Our own copies: whatever happens to the link, this guest can still be ended.
         own = [os.dup(fd) for fd in fds if fd >= 0]
         try:
@@ -198,7 +200,7 @@ class Keeper:
         except KeeperLost:
             # The next keeper is not told of it: we are the only one who still can.
             if len(own) == 2:
-                await self._end_alone(own[0], own[1], confined=(held.runtime if held else "") != "none")
+                await self._end_alone(own[0], own[1], confined=runtime != "none")
         except Unavailable as error:
             if error.context.get("errno") != errno.ESRCH:
                 raise

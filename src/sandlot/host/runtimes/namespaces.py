@@ -35,7 +35,7 @@ class NamespacesRuntime:
     @property
     def capabilities(self) -> frozenset[Capability]:
         """What this machine can limit is known when the keeper is there."""
-        return _ALWAYS | self._keeper.groups.controllers.capabilities
+        return _ALWAYS | self._keeper.groups.capabilities
 
     async def probe(self) -> Probe:
         """Starts a guest on an empty root: what a session needs of the kernel, all of it, for real."""

@@ -12,10 +12,13 @@ from sandlot.model import Capability, CapabilityNotSupported, Probe, Resources, 
 
 class NoRuntime:
     name = "none"
-    capabilities = frozenset({Capability.TERMINALS, Capability.SURVIVES_ENGINE})
 
     def __init__(self, keeper: Keeper) -> None:
         self._keeper = keeper
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        return frozenset({Capability.TERMINALS, Capability.SURVIVES_ENGINE}) | self._keeper.groups.abilities
 
     async def probe(self) -> Probe:
         return Probe(self.name, True, "does not isolate: for trusted code only")
