@@ -27,8 +27,8 @@ from sandlot import (
 )
 from sandlot.contracts import Host
 from sandlot.host.service import SandboxHostService
-from sandlot.model import SessionFilter, SessionPage, SessionSpec
-from tests.unit.sdk.stage import NAMESPACES, RUNTIMES, directory, opened
+from sandlot.model import LimitHit, Resources, SessionFilter, SessionPage, SessionSpec
+from tests.unit.sdk.stage import RUNTIMES, directory, opened
 
 DAY_S = 24 * 3600.0
 
@@ -102,19 +102,31 @@ def test_the_user_of_a_sandbox(walled: Client) -> None:
         assert sandbox.files.write("/etc/made", "").uid == 0
 
 
+@pytest.mark.root
+def test_limits_of_a_sandbox_and_of_a_command(walled: Client) -> None:
+    with Sandbox.create(open_files=64, client=walled) as sandbox:
+        assert sandbox.info().resources.open_files == 64
+        assert sandbox.commands.run("ulimit -n").stdout == "64\n"
+        assert sandbox.commands.run("ulimit -n", resources=Resources(open_files=32)).stdout == "32\n"
+        assert sandbox.commands.run("echo 0123456789", output_max=4).limit is LimitHit.OUTPUT
+
+
+UNLIMITED: list[dict[str, Any]] = [{"cpus": 0.5}, {"memory_bytes": 1 << 30}, {"pids": 100}, {"open_files": 100}]
 UNABLE: list[dict[str, Any]] = [
-    {"cpus": 0.5},
-    {"memory_bytes": 1 << 30},
     {"disk_bytes": 1 << 30},
-    {"pids": 100},
     {"network": NetworkPolicy(NetworkMode.ALLOW_LIST, ("example.org",))},
     {"secrets": {"KEY": "value"}},
     {"ports": [8080]},
 ]
 
 
-@pytest.mark.parametrize("runtime", ["none", NAMESPACES])
-@pytest.mark.parametrize("wish", UNABLE, ids=lambda wish: next(iter(wish)))
+@pytest.mark.parametrize(
+    ("wish", "runtime"),
+    [
+        *(pytest.param(wish, "none", id=next(iter(wish))) for wish in (*UNLIMITED, *UNABLE)),
+        *(pytest.param(wish, "namespaces", id=f"{next(iter(wish))}-walled", marks=pytest.mark.root) for wish in UNABLE),
+    ],
+)
 def test_what_cannot_be_had_is_refused_and_nothing_is_made(
     wish: dict[str, Any], runtime: str, clients: dict[str, Client]
 ) -> None:
