@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
@@ -22,6 +23,7 @@ from sandlot.model import (
     RollbackRequest,
     SessionFilter,
     SessionSpec,
+    SessionState,
     TurnRequest,
     limits,
 )
@@ -204,6 +206,23 @@ async def test_limits_outlive_the_engine_a_rollback_and_a_fork(settings: Setting
         other = await make(host, Capability.LIMIT_PIDS, Resources())
         assert await stops_by(host, other, 300)
         assert len(groups(settings)) == 3
+        await clean_up(host)
+    assert groups(settings) == {}
+
+
+async def test_groups_of_a_guest_that_died_unseen_are_removed(settings: Settings) -> None:
+    async with build(settings) as host:
+        session_id = await make(host, Capability.LIMIT_PIDS, Resources(pids=12))
+        inside = await run(host, CallRequest(session_id, ("sh", "-c", "echo")))
+        assert inside.exit_code == 0
+        (paths,) = groups(settings).values()
+        guest = {int(pid) for path in paths for pid in (path / "cgroup.procs").read_text().split()}
+    for pid in guest:
+        os.kill(pid, signal.SIGKILL)
+    async with build(settings) as host:
+        async with asyncio.timeout(60):
+            while (await host.get(session_id)).state is not SessionState.FAILED:  # noqa: ASYNC110 - it dies when it dies
+                await asyncio.sleep(0.02)
         await clean_up(host)
     assert groups(settings) == {}
 

@@ -266,9 +266,10 @@ class Controllers:
         return int(words[words.index(key) + 1]) if key in words else 0
 
     def leave(self, name: str) -> set[Path]:
-        """The groups that a guest had, to be removed when it has ended."""
+        """The groups that a guest had, to be removed when it has ended. One that was found dead cannot say which."""
         self._cpus.pop(name, None)
-        return set(self._groups.pop(name, {}).values())
+        known = set(self._groups.pop(name, {}).values())
+        return known or {base / name for base in self.bases() if (base / name).is_dir()}
 
     def bases(self) -> set[Path]:
         """What holds our groups of version 1; made when the first is needed."""
