@@ -12,6 +12,7 @@ from dataclasses import replace
 from sandlot.host.lifecycle import Lifecycle
 from sandlot.host.parts import HostParts
 from sandlot.host.pausing import Pausing
+from sandlot.host.rests import Rests
 from sandlot.host.session import Session
 from sandlot.model import (
     EventKind,
@@ -30,14 +31,14 @@ _AGAIN_S = 1.0  # after something that could not be done
 class Duties:
     def __init__(self, lifecycle: Lifecycle, parts: HostParts, pausing: Pausing) -> None:
         self._lifecycle = lifecycle
-        self._journal = parts.journal
+        self._rests = Rests(parts.journal)
         self._pausing = pausing
 
     async def prepare(self) -> None:
         """Find out since when the sessions of earlier engines are idle."""
         for session in self._lifecycle.all():
             if session.idle_timeout_s is not None:
-                told = await self._journal.last_activity(session.row.session_id)
+                told = await self._rests.last_activity(session.row.session_id)
                 session.active_at = max(session.active_at, session.row.active_at, told)
 
     async def run(self) -> None:
@@ -70,14 +71,14 @@ class Duties:
         """Idleness does not begin anew with the next engine."""
         idle = {s.row.session_id: s.active_at for s in self._lifecycle.all() if s.idle_timeout_s is not None}
         if idle:
-            await self._journal.note_activity(idle)
+            await self._rests.note_activity(idle)
 
     async def extend(self, session_id: str, timeout_s: float) -> SessionInfo:
         session = self._lifecycle.find(session_id)
         limits.within("timeout_s", timeout_s, 0.001, limits.SESSION_LIFETIME_S_MAX)
         self._need_alive(session)
         expires = time.time() + timeout_s
-        await self._journal.set_expires(session_id, expires, f"{timeout_s:g} s")
+        await self._rests.set_expires(session_id, expires, f"{timeout_s:g} s")
         self._need_alive(session)  # its time may have been up meanwhile
         session.row = replace(session.row, expires=expires)
         self._lifecycle.changed.set()

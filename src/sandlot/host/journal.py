@@ -11,7 +11,7 @@ import queue
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,9 @@ from sandlot.model import (
     CallRecord,
     CallResult,
     CallState,
+    Event,
     EventKind,
     LimitHit,
-    PauseReason,
     SandlotError,
     SessionState,
     Unavailable,
@@ -35,6 +35,7 @@ from sandlot.model import (
 _RETRY_S = 2.0
 _PROBLEMS_MAX = 10
 _GATHER_S = 0.01
+_UNCOPIED_MAX = 64  # a journal that is never idle
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,7 @@ class Journal:
         self._flush: asyncio.TimerHandle | None = None
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._copy = EventCopy(path.with_name("events.jsonl"))
+        self._uncopied: list[Event] = []
         self.events = EventRows()  # for work in a transaction
         self.on_events: Callable[[], None] | None = None  # called on the loop, after the commit
 
@@ -126,7 +128,7 @@ class Journal:
             db.execute(f"INSERT INTO sessions VALUES ({marks})", values)
             self.events.write(db, row.session_id, EventKind.CREATED, row.origin or row.template)
 
-        return self._begin(add, full=True)
+        return self.begin(add, full=True)
 
     async def set_state(
         self, session_id: str, state: SessionState, reason: str = "", event: EventKind | None = None
@@ -140,50 +142,6 @@ class Journal:
                 self.events.write(db, session_id, event, reason)
 
         await self._do(write, full=True)
-
-    def set_paused(self, session_id: str, reason: str, at: float) -> asyncio.Future[None]:
-        """Begins at once; the death of a process does not undo it when the future is done."""
-        sql = "UPDATE sessions SET state = ?, reason = ?, paused_at = ? WHERE session_id = ?"
-
-        def write(db: sqlite3.Connection) -> None:
-            db.execute(sql, (str(SessionState.PAUSED), reason, at, session_id))
-            if reason == PauseReason.EXPIRED:
-                self.events.write(db, session_id, EventKind.EXPIRED)
-            self.events.write(db, session_id, EventKind.PAUSED, reason)
-
-        return self._begin(write, full=False)
-
-    def set_resumed(self, session_id: str, paused_s: float, why: str) -> asyncio.Future[None]:
-        """The same. Calls that ran do not age by the time that they stood still."""
-
-        def write(db: sqlite3.Connection) -> None:
-            sql = "UPDATE sessions SET state = ?, reason = '', paused_at = 0, active_at = ? WHERE session_id = ?"
-            db.execute(sql, (str(SessionState.ACTIVE), time.time(), session_id))
-            sql = "UPDATE calls SET paused_s = paused_s + ? WHERE session_id = ? AND state = ?"
-            db.execute(sql, (paused_s, session_id, str(CallState.RUNNING)))
-            self.events.write(db, session_id, EventKind.RESUMED, why)
-
-        return self._begin(write, full=False)
-
-    async def set_expires(self, session_id: str, expires: float, detail: str) -> None:
-        """Durable when it returns."""
-
-        def write(db: sqlite3.Connection) -> None:
-            db.execute("UPDATE sessions SET expires = ? WHERE session_id = ?", (expires, session_id))
-            self.events.write(db, session_id, EventKind.EXTENDED, detail)
-
-        await self._do(write, full=True)
-
-    async def note_activity(self, at: Mapping[str, float]) -> None:
-        """When something was last done in each of these sessions."""
-        values = [(moment, session_id) for session_id, moment in at.items()]
-        await self._do(lambda db: db.executemany("UPDATE sessions SET active_at = ? WHERE session_id = ?", values))
-
-    async def last_activity(self, session_id: str) -> float:
-        """As the records of calls tell."""
-        ended = "started + coalesce(json_extract(result, '$.duration_s'), 0)"
-        sql = f"SELECT coalesce(max({ended}), 0) FROM calls WHERE session_id = ?"
-        return await self._do(lambda db: db.execute(sql, (session_id,)).fetchone()[0])
 
     async def remove_session(self, session_id: str) -> None:
         self._flush_now()  # or a late record would outlive its session
@@ -299,14 +257,15 @@ class Journal:
     # ---- the thread --------------------------------------------------------------------------------------------
 
     async def _do(self, work: _Work, *, full: bool = False) -> Any:
-        return await self._begin(work, full=full)
+        return await self.begin(work, full=full)
 
     async def transact(self, work: Callable[[sqlite3.Connection], Any], *, full: bool = False) -> Any:
         """For what belongs to the journal and has a file of its own. `full`: it survives a power cut."""
         self._flush_now()
         return await self._do(work, full=full)
 
-    def _begin(self, work: _Work, *, full: bool) -> asyncio.Future[Any]:
+    def begin(self, work: _Work, *, full: bool) -> asyncio.Future[Any]:
+        """The same, not waited for here: it has begun when this returns."""
         if self._closed:
             raise Unavailable("the journal is closed")
         future: asyncio.Future[Any] = self._loop.create_future()
@@ -337,6 +296,7 @@ class Journal:
         self._tell(self._opened.set_result, None)
         while self._batch(db):
             pass
+        self._copy_events(db)
         self._copy.close()
         db.close()
 
@@ -350,9 +310,23 @@ class Journal:
         self.reserve.take()
         return db
 
+    def _next(self, db: sqlite3.Connection) -> "_Item | None":
+        """The next piece of work. The copy of the events is brought up to date when nobody waits for anything."""
+        while self._uncopied:
+            try:
+                return self._work.get(timeout=_GATHER_S)
+            except queue.Empty:
+                self._copy_events(db)
+        return self._work.get()
+
+    def _copy_events(self, db: sqlite3.Connection) -> None:
+        uncopied, self._uncopied = self._uncopied, []
+        if uncopied:
+            self._copy.append(db, uncopied)
+
     def _batch(self, db: sqlite3.Connection) -> bool:
         """One transaction for all that has come together meanwhile. Returns False at the end."""
-        items = [self._work.get()]
+        items = [self._next(db)]
         while items[-1] is not None and len(items) < 64:
             try:
                 items.append(self._work.get_nowait())
@@ -371,7 +345,9 @@ class Journal:
         if written := self.events.take():
             if self.on_events:
                 self._tell(self.on_events)
-            self._copy.append(db, written)
+            self._uncopied += written
+            if len(self._uncopied) >= _UNCOPIED_MAX:
+                self._copy_events(db)
         return items[-1] is not None
 
 

@@ -13,6 +13,7 @@ from sandlot.contracts.runtime import Group
 from sandlot.host import failpoints
 from sandlot.host.lifecycle import Lifecycle
 from sandlot.host.parts import HostParts
+from sandlot.host.rests import Rests
 from sandlot.host.session import Session
 from sandlot.host.under_way import UnderWay
 from sandlot.model import (
@@ -32,7 +33,7 @@ class Pausing:
     def __init__(self, lifecycle: Lifecycle, parts: HostParts) -> None:
         self._lifecycle = lifecycle
         self._parts = parts
-        self._journal = parts.journal
+        self._rests = Rests(parts.journal)
         self._under_way = UnderWay()
 
     async def settle(self) -> None:
@@ -99,7 +100,7 @@ class Pausing:
         row = session.row
         since = row.paused_at if row.state is SessionState.PAUSED else time.time()
         session.hold_calls()
-        recorded = self._journal.set_paused(row.session_id, reason, since)
+        recorded = self._rests.set_paused(row.session_id, reason, since)
         try:
             group.freeze()
             await failpoints.reach("pause: freezing")
@@ -117,13 +118,13 @@ class Pausing:
         await asyncio.gather(recorded, return_exceptions=True)
         with suppress(SandlotError):
             await group.resume()
-            await self._journal.set_resumed(session.row.session_id, 0.0, "it could not be paused")
+            await self._rests.set_resumed(session.row.session_id, 0.0, "it could not be paused")
         session.release_calls(0.0)
 
     async def _go_on(self, session: Session, group: Group) -> None:
         row = session.row
         paused_s = max(0.0, time.time() - row.paused_at)
-        recorded = self._journal.set_resumed(row.session_id, paused_s, row.reason)
+        recorded = self._rests.set_resumed(row.session_id, paused_s, row.reason)
         try:
             await group.resume()
             await failpoints.reach("resume: thawed")
@@ -132,7 +133,7 @@ class Pausing:
         except BaseException:  # undone, then raised again
             await asyncio.gather(recorded, return_exceptions=True)
             with suppress(SandlotError):
-                await self._journal.set_paused(row.session_id, row.reason, row.paused_at)
+                await self._rests.set_paused(row.session_id, row.reason, row.paused_at)
                 await group.pause()
             raise
         if not session.is_heard:

@@ -30,6 +30,7 @@ class Group:
     """All processes of one session, the guest among them."""
 
     def __init__(self, path: Path, version: int, guest: int, controllers: Controllers, show: Show) -> None:
+        self._is_freezing = False
         self._path = path
         self._version = version
         self._guest = guest
@@ -57,13 +58,16 @@ class Group:
     def freeze(self) -> None:
         """Begin to: what is on a processor may run on for a moment. Raises Unavailable."""
         self._write(*(("cgroup.freeze", "1") if self._version == 2 else ("freezer.state", "FROZEN")))
+        self._is_freezing = True
 
     async def pause(self) -> None:
         """Nothing in the session moves when this returns. Raises DeadlineExceeded, Unavailable."""
-        self.freeze()
+        if not self._is_freezing:
+            self.freeze()
         await self._wait("frozen", self._is_frozen)
 
     async def resume(self) -> None:
+        self._is_freezing = False
         self._write(*_THAW[self._version])
 
     async def clear(self) -> None:
@@ -90,14 +94,19 @@ class Group:
     def _is_frozen(self) -> bool:
         try:
             if self._version == 1:
-                return (self._path / "freezer.state").read_text().strip() == "FROZEN"
-            return "frozen 1" in (self._path / "cgroup.events").read_text()
+                return _look(self._path / "freezer.state").strip() == b"FROZEN"
+            return b"frozen 1" in _look(self._path / "cgroup.events")
         except OSError as error:
             raise Unavailable(f"the session cannot be frozen: {error.strerror}") from error
 
     def _write(self, name: str, value: str) -> None:
         try:
-            (self._path / name).write_text(value)
+            # Plainly: someone waits for this, and files of Python cost several times as much.
+            fd = os.open(self._path / name, os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.write(fd, value.encode())
+            finally:
+                os.close(fd)
         except OSError as error:
             raise Unavailable(f"the session cannot be frozen: {error.strerror}") from error
 
@@ -254,3 +263,11 @@ class Groups:
         for base in (self._base, *self.controllers.bases()) if self._base is not None else ():
             with contextlib.suppress(FileNotFoundError):  # nothing was limited there
                 yield from (Path(e.path) for e in os.scandir(base) if e.is_dir() and e.name not in known)
+
+
+def _look(path: Path) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, 4096)
+    finally:
+        os.close(fd)

@@ -1,0 +1,60 @@
+"""Pauses, their ends, and when sessions are due, in the journal."""
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Mapping
+
+from sandlot.host.journal import Journal
+from sandlot.model import CallState, EventKind, PauseReason, SessionState
+
+
+class Rests:
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    def set_paused(self, session_id: str, reason: str, at: float) -> asyncio.Future[None]:
+        """Begins at once; the death of a process does not undo it when the future is done."""
+        sql = "UPDATE sessions SET state = ?, reason = ?, paused_at = ? WHERE session_id = ?"
+
+        def write(db: sqlite3.Connection) -> None:
+            db.execute(sql, (str(SessionState.PAUSED), reason, at, session_id))
+            if reason == PauseReason.EXPIRED:
+                self._journal.events.write(db, session_id, EventKind.EXPIRED)
+            self._journal.events.write(db, session_id, EventKind.PAUSED, reason)
+
+        return self._journal.begin(write, full=False)
+
+    def set_resumed(self, session_id: str, paused_s: float, why: str) -> asyncio.Future[None]:
+        """The same. Calls that ran do not age by the time that they stood still."""
+
+        def write(db: sqlite3.Connection) -> None:
+            sql = "UPDATE sessions SET state = ?, reason = '', paused_at = 0, active_at = ? WHERE session_id = ?"
+            db.execute(sql, (str(SessionState.ACTIVE), time.time(), session_id))
+            sql = "UPDATE calls SET paused_s = paused_s + ? WHERE session_id = ? AND state = ?"
+            db.execute(sql, (paused_s, session_id, str(CallState.RUNNING)))
+            self._journal.events.write(db, session_id, EventKind.RESUMED, why)
+
+        return self._journal.begin(write, full=False)
+
+    async def set_expires(self, session_id: str, expires: float, detail: str) -> None:
+        """Durable when it returns."""
+
+        def write(db: sqlite3.Connection) -> None:
+            db.execute("UPDATE sessions SET expires = ? WHERE session_id = ?", (expires, session_id))
+            self._journal.events.write(db, session_id, EventKind.EXTENDED, detail)
+
+        await self._journal.begin(write, full=True)
+
+    async def note_activity(self, at: Mapping[str, float]) -> None:
+        """When something was last done in each of these sessions."""
+        values = [(moment, session_id) for session_id, moment in at.items()]
+        await self._journal.begin(
+            lambda db: db.executemany("UPDATE sessions SET active_at = ? WHERE session_id = ?", values), full=False
+        )
+
+    async def last_activity(self, session_id: str) -> float:
+        """As the records of calls tell."""
+        ended = "started + coalesce(json_extract(result, '$.duration_s'), 0)"
+        sql = f"SELECT coalesce(max({ended}), 0) FROM calls WHERE session_id = ?"
+        return await self._journal.begin(lambda db: db.execute(sql, (session_id,)).fetchone()[0], full=False)
