@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -26,6 +27,15 @@ def is_root() -> bool:
     status = Path("/proc/self/status").read_text()
     effective = next(line.split()[1] for line in status.splitlines() if line.startswith("CapEff:"))
     return bool(int(effective, 16) >> CAP_SYS_ADMIN & 1)
+
+
+def pytest_configure() -> None:
+    """A run that was started in the background inherits ignored signals, and so would the programs that tests end."""
+    ends = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL, signal.SIGTERM: signal.SIG_DFL}
+    for number, action in ends.items():
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, action)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ends)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

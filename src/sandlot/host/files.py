@@ -71,6 +71,7 @@ class Place:
     tree: Tree
     workspace: str
     user: str  # empty where the runtime has no users
+    over: Callable[[], None] | None = None  # called when nothing works at the files any more, in any thread
 
 
 class Desk:
@@ -80,17 +81,26 @@ class Desk:
 
     def __init__(self, place: Place, path: str, known: dict[_Key, Identity]) -> None:
         self.inside = Inside(place.tree, place.workspace)
-        self.path = self.inside.locate(path)
+        self._open = ExitStack()
+        if place.over:
+            self._open.callback(place.over)
+        self._open.callback(self.inside.close)
+        self.path = self._locate(path)
         self.shown = _printable(self.path)  # in errors
         self._first_id = place.tree.first_id
         self._user = place.user
         self._known = known
         self._who: Identity | None = None
-        self._open = ExitStack()
-        self._open.callback(self.inside.close)
         self._lock = threading.Lock()
         self._at_work = 0
         self._left = False
+
+    def _locate(self, path: str) -> str:
+        try:
+            return self.inside.locate(path)
+        except BaseException:  # nobody gets this desk, so nobody would leave it
+            self.close()
+            raise
 
     @property
     def has_users(self) -> bool:
@@ -131,7 +141,7 @@ class Desk:
         self.close()
 
     def close(self) -> None:
-        with suppress(OSError):  # each is tried
+        with suppress(OSError, RuntimeError):  # each is tried; the loop that waits may be closed
             self._open.close()
 
     def keep(self, close: Callable[[], None]) -> None:

@@ -47,16 +47,20 @@ class Gate:
                 give_up, InvalidState(f"session {self._session_id}: {self._shut_for} takes long")
             )
 
-    @asynccontextmanager
-    async def writing(self) -> AsyncGenerator[None]:
-        """For whoever changes files from outside."""
+    async def begin_writing(self) -> Callable[[], None]:
+        """For whoever changes files from outside. Gives what tells that it is over, from any thread, once."""
         await self.wait()
         self._writers += 1
-        try:
-            yield
-        finally:
-            self._writers -= 1
-            self._tell()
+        loop = asyncio.get_running_loop()
+
+        def over() -> None:
+            loop.call_soon_threadsafe(self._end_writing)
+
+        return over
+
+    def _end_writing(self) -> None:
+        self._writers -= 1
+        self._tell()
 
     @asynccontextmanager
     async def shut(self, what: str, *, refuse: bool = False) -> AsyncGenerator[None]:

@@ -5,6 +5,7 @@ import os
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
 
 from sandlot.contracts.host import CallStream, FileStream
@@ -324,12 +325,17 @@ class SandboxHostService:
 
     @asynccontextmanager
     async def _writing(self, request: _OfFiles) -> AsyncGenerator[Place]:
-        """A root that is being closed must have no writer."""
+        """A root that is being closed must have no writer, nor a thread that its caller did not wait for."""
         session = self._lifecycle.find(request.session_id)
         await self._duties.ready(session)
-        async with session.gate.writing():
-            with session.in_use():
-                yield self._place(session, request.user)
+        over = await session.gate.begin_writing()
+        try:
+            place = replace(self._place(session, request.user), over=over)
+        except BaseException:  # nothing was begun; then raised again
+            over()
+            raise
+        with session.in_use():
+            yield place
 
     @asynccontextmanager
     async def _reaching(self, request: _OfFiles) -> AsyncGenerator[Place]:

@@ -5,7 +5,9 @@ import errno
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,11 +18,14 @@ from sandlot.host.files import Desk, Place, SessionFiles, translate
 from sandlot.host.inside import WrongKind
 from sandlot.model import (
     DeadlineExceeded,
+    DirectoryMake,
     FileConflict,
     FileInfo,
     FileList,
     FileNotFound,
     FileRead,
+    FileRemove,
+    FileRename,
     FileStat,
     FileWrite,
     InvalidArgument,
@@ -369,3 +374,56 @@ async def test_names_are_shown_so_that_they_can_be_printed(files: SessionFiles, 
             await files.stat(place(), FileStat("s", f"{name}/{name}/{name}"))
         assert str(caught.value).isprintable()
         assert len(str(caught.value)) < 2500
+
+
+# ---- when it is over -------------------------------------------------------------------------------------------
+
+
+async def text() -> AsyncIterator[bytes]:
+    yield b"text"
+
+
+@pytest.mark.parametrize("path", ["x", "missing/x", "a/../../../etc/x"])
+async def test_every_verb_tells_once_that_it_is_over(
+    files: SessionFiles, place: Callable[[], Place], path: str
+) -> None:
+    told: list[str] = []
+
+    def noted(verb: str) -> Place:
+        return replace(place(), over=lambda: told.append(verb))
+
+    verbs: list[Callable[[], Coroutine[object, object, object]]] = [
+        lambda: files.write(noted("write"), FileWrite("s", path), text()),
+        lambda: files.rename(noted("rename"), FileRename("s", path, to="elsewhere")),
+        lambda: files.make_directory(noted("make"), DirectoryMake("s", path)),
+        lambda: files.remove(noted("remove"), FileRemove("s", path)),
+    ]
+    for begin in verbs:
+        with suppress(SandlotError):
+            await begin()
+    for _ in range(3000):
+        if len(told) == len(verbs):
+            break
+        await asyncio.sleep(0.01)
+    assert sorted(told) == ["make", "remove", "rename", "write"]
+
+
+async def test_it_is_over_only_when_the_thread_of_a_caller_who_left_is_done(
+    files: SessionFiles, place: Callable[[], Place], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on, over = threading.Event(), threading.Event(), threading.Event()
+    mkdir = os.mkdir
+
+    def held(*words: object, **more: object) -> None:
+        begun.set()
+        assert go_on.wait(60)
+        mkdir(*words, **more)  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(os, "mkdir", held)
+    making = asyncio.create_task(files.make_directory(replace(place(), over=over.set), DirectoryMake("s", "new")))
+    assert await asyncio.to_thread(begun.wait, 60)
+    making.cancel()
+    await asyncio.gather(making, return_exceptions=True)
+    assert not over.is_set()
+    go_on.set()
+    assert await asyncio.to_thread(over.wait, 60)
