@@ -257,6 +257,24 @@ async def test_a_pause_outlives_its_engine(settings: Settings) -> None:
     assert marked.pids() == []
 
 
+async def test_what_is_frozen_when_engine_and_keeper_die_is_ended_by_the_next_engine(settings: Settings) -> None:
+    async with build(settings) as host:
+        session_id = await make(host)
+        marked = await busy(host, session_id)
+        await host.pause(PauseRequest(session_id))
+        keeper = host.keeper_pid
+    os.kill(keeper, signal.SIGKILL)
+    assert await marked.is_still()  # it cannot notice
+    async with build(settings) as host:
+        assert await state(host, session_id) is SessionState.FAILED
+        async with asyncio.timeout(SOON_S):
+            while marked.pids():  # noqa: ASYNC110 - the kernel tells nobody
+                await asyncio.sleep(0.02)
+        await host.recover(session_id)
+        assert (await run(host, CallRequest(session_id, ("echo", "fine")))).stdout == b"fine\n"
+        await clean_up(host)
+
+
 DYING = """
 import asyncio, os, signal, sys
 from sandlot.config.settings import load

@@ -238,10 +238,21 @@ class Groups:
                 continue
             self._ended.discard(ended)
 
-    def sweep(self, known: Collection[str]) -> None:
-        """Remove what earlier engines left empty."""
-        self._ended |= set(self._others(known))
-        self._remove_ended()
+    def _kill(self, group: Path) -> None:
+        """Also what is frozen, and so did not notice that its host is gone."""
+        with contextlib.suppress(OSError):
+            if self._version == 2:
+                (group / "cgroup.kill").write_text("1")
+                return
+            for pid in (group / "cgroup.procs").read_text().split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+            (group / _THAW[1][0]).write_text(_THAW[1][1])
+
+    async def sweep(self, known: Collection[str]) -> None:
+        """Remove what earlier engines left, with whatever is in it."""
+        for name in self.strays(known):
+            await self.end(name)
 
     def strays(self, known: Collection[str]) -> list[str]:
         """Names of groups without a guest."""
@@ -250,8 +261,7 @@ class Groups:
     async def end(self, name: str) -> None:
         """Of a guest that is gone: whatever is left in it ends too."""
         if self._base is not None:
-            with contextlib.suppress(OSError):  # not there before version 2 of the interface
-                (self._base / name / "cgroup.kill").write_text("1")
+            self._kill(self._base / name)
             self._ended |= {path for path in self._others(()) if path.name == name}
             for _attempt in range(_END_ATTEMPTS):
                 self._remove_ended()

@@ -98,7 +98,7 @@ class Keeper:
         for reply in await self._ask(Ask.LIST, many=True):
             self._found[reply.words[0]] = reply
         self.groups.open()
-        self.groups.sweep(self._found)
+        await self.groups.sweep(self._found)
 
     async def peek(self) -> None:
         """As `open`, but nothing is started and nothing is removed."""
