@@ -9,7 +9,9 @@ from tests.performance.engine import Bench, run, session_with_true, timed
 from tests.performance.measure import Samples, interleave, quiet
 from tests.performance.report import Row, ratio_row
 
-SNAPSHOT_TARGET, ROLLBACK_TARGET, FORK_TARGET = 4.0, 3.0, 5.0
+SNAPSHOT_TARGET = 4.0
+ROLLBACK_TARGET = 3.0
+FORK_TARGET = 5.0
 FLAT_TARGET = 1.5
 FEW, MANY = 2_000, 100_000
 TURNS = 100
