@@ -71,6 +71,7 @@ class GuestProgram:
         self, kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> None:
         """As no pid 1, this guest leaves its children behind; so they are ended first."""
+        self.socket.settimeout(WAIT_S)  # a test may have waited for less
         try:
             if self.program.poll() is None:
                 for ident in self.seen:

@@ -54,7 +54,6 @@ def test_a_signal_ends_it_and_is_told(guest: GuestProgram, number: int, scope: i
 
 
 def test_a_signal_right_behind_the_start_is_not_lost(guest: GuestProgram) -> None:
-    guest.socket.settimeout(2)
     for ident in range(1, 51):
         guest.seen[ident] = Seen()
         plan = SpawnPlan(("sleep", "1000"), "", {"PATH": "/usr/bin:/bin"}, "")
@@ -264,7 +263,6 @@ def test_an_end_behind_a_full_ring_is_told_though_a_child_lives(guest: GuestProg
     guest.wait_output(1, RING_BYTES + 100)
     guest.say(frames.ack(1, Stream.STDOUT, RING_BYTES + 100))
     guest.wait_output(1, size)
-    guest.socket.settimeout(1)
     while not guest.seen[1].is_over:
         guest.hear()
 
@@ -274,7 +272,6 @@ def test_a_start_is_told_soon_though_another_program_floods(guest: GuestProgram)
         guest.spawn(ident, "yes")
         guest.say(frames.discard(ident, Stream.STDOUT))
     guest.ping()
-    guest.socket.settimeout(1)
     for ident in range(5, 35):
         guest.spawn(ident, "sleep", "1000", stdin=True)
         guest.wait_started(ident)
