@@ -14,6 +14,7 @@ import uvloop
 from sandlot.config.settings import load
 from tests.performance.commands import measure_command, measure_parallel, measure_throughput
 from tests.performance.density import measure_density
+from tests.performance.diffs import measure_diffs
 from tests.performance.engine import Bench
 from tests.performance.neighbours import measure_neighbours
 from tests.performance.pausing import measure_pausing
@@ -31,6 +32,7 @@ SECTIONS: Mapping[str, Callable[[Bench], Awaitable[None]]] = {
     "sdk": measure_sdk,
     "turns": measure_turns,
     "pausing": measure_pausing,
+    "diffs": measure_diffs,
     "create": measure_create,
     "parallel": measure_parallel,
     "throughput": measure_throughput,
