@@ -18,10 +18,12 @@ from sandlot.host.service import SandboxHostService
 from sandlot.model import (
     CallRequest,
     ForkRequest,
+    PauseRequest,
     RollbackRequest,
     SandlotError,
     SessionFilter,
     SessionSpec,
+    SessionState,
     SnapshotRequest,
     TurnRequest,
     limits,
@@ -30,6 +32,9 @@ from sandlot.wiring.embedded import build
 
 OPERATIONS_MAX = 60
 SESSIONS_MAX = 8
+OFTEN = ("write", "turn")
+SOMETIMES = ("rollback", "snapshot", "delete", "fork", "destroy", "rest", "recover")
+FAIL_S = 30
 MERGED_AT = 3  # layers: so early that most worlds have merged ones
 
 
@@ -49,9 +54,7 @@ class Worker:
         self._count += 1
         tag = f"{self._seed}-{self._count}"
         ids = [session.session_id for session in (await self._host.list(SessionFilter())).sessions]
-        kinds = (
-            ["write"] * 3 + ["turn"] * 3 + ["rollback", "snapshot", "delete", "fork", "destroy"] if ids else ["create"]
-        )
+        kinds = [*OFTEN, *OFTEN, *OFTEN, *SOMETIMES] if ids else ["create"]
         if ids and len(ids) < SESSIONS_MAX:
             kinds.append("create")
         kind = self._rng.choice(kinds)
@@ -89,9 +92,24 @@ class Worker:
         elif kind == "fork":
             forks = await host.fork(ForkRequest(session_id, name, count=2))
             answer = {"children": [fork.session_id for fork in forks], "at": (forks[0].origin or "").split("/")[-1]}
+        elif kind == "rest":
+            await host.pause(PauseRequest(session_id))
+            await host.resume(session_id)
+        elif kind == "recover":
+            await self._fail(session_id)
+            await host.recover(session_id)
         elif kind == "destroy":
             await host.destroy(session_id)
         self._write(done=tag, answer=answer)
+
+    async def _fail(self, session_id: str) -> None:
+        """As when the kernel ends its guest."""
+        guest = self._host._lifecycle.find(session_id).guest  # pyright: ignore[reportPrivateUsage]
+        assert guest is not None
+        os.kill(guest.pid, signal.SIGKILL)
+        async with asyncio.timeout(FAIL_S):
+            while (await self._host.get(session_id)).state is not SessionState.FAILED:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
 
     async def _put(self, session_id: str, tag: str) -> None:
         # A command outlives the engine that began it; what it does must be whole at every moment.

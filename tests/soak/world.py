@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sandlot.host.service import SandboxHostService
-from sandlot.model import CallOutput, CallRequest, RollbackRequest, SessionFilter, SessionState
+from sandlot.model import CallOutput, CallRequest, RollbackRequest, SessionFilter, SessionInfo, SessionState
 
 NOTHING = ""  # what a session holds before anything was written
 
@@ -95,11 +95,13 @@ def _forget(known: Known, name: str) -> None:
             known.parents[other] = parent
 
 
-async def look(host: SandboxHostService) -> dict[str, dict[str, Any]]:
+async def look(host: SandboxHostService, pending: dict[str, Any] | None) -> dict[str, dict[str, Any]]:
     """The real world, in the same words. Values of snapshots are looked at by rolling a fork to them: not here, that
-    would change it; here only what can be read."""
+    would change it; here only what can be read. A session that was about to rest, or to be recovered, may have been
+    left on the way; it goes on first."""
     seen: dict[str, dict[str, Any]] = {}
     for session in (await host.list(SessionFilter(limit=1000))).sessions:
+        session = await _go_on(host, session, pending)
         shots = await host.list_snapshots(session.session_id)
         seen[session.session_id] = {
             "state": session.state,
@@ -109,6 +111,16 @@ async def look(host: SandboxHostService) -> dict[str, dict[str, Any]]:
             "parents": {shot.name: shot.parent for shot in shots},
         }
     return seen
+
+
+async def _go_on(host: SandboxHostService, session: SessionInfo, pending: dict[str, Any] | None) -> SessionInfo:
+    if pending is None or pending["session"] != session.session_id:
+        return session
+    if pending["op"] == "rest" and session.state is SessionState.PAUSED:
+        return await host.resume(session.session_id)
+    if pending["op"] == "recover" and session.state is SessionState.FAILED:
+        return await host.recover(session.session_id)
+    return session
 
 
 async def value_of(host: SandboxHostService, session_id: str) -> str:
