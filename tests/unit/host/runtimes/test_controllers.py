@@ -1,5 +1,7 @@
 """Which values go into which files; and that they get there, in a tree of plain directories."""
 
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -74,18 +76,26 @@ def opened(machine: Path) -> Controllers:
     return controllers
 
 
-def test_each_controller_is_used_where_it_is(machine: Path) -> None:
+@pytest.fixture
+def pid() -> Iterator[int]:
+    """Of a process of ours: what is limited is real, only the hierarchies are not."""
+    with subprocess.Popen(["sleep", "600"]) as sleeper:
+        yield sleeper.pid
+        sleeper.kill()
+
+
+def test_each_controller_is_used_where_it_is(machine: Path, pid: int) -> None:
     controllers = opened(machine)
     able = {Capability.LIMIT_CPUS, Capability.LIMIT_MEMORY, Capability.LIMIT_PIDS, Capability.LIMIT_OPEN_FILES}
     assert controllers.capabilities == able
-    controllers.limit("s", 77, Resources(cpus=0.5, memory_bytes=limits.GIB, pids=9))
+    controllers.limit("s", pid, Resources(cpus=0.5, memory_bytes=limits.GIB, pids=9))
     written = {str(path.relative_to(machine)): path.read_text() for path in machine.rglob("*.*") if path.stat().st_size}
     assert written == {
         "unified/ours/s/cpu.max": "50000 100000",
         "memory/own/ours/s/memory.limit_in_bytes": str(limits.GIB),
-        "memory/own/ours/s/cgroup.procs": "77",
+        "memory/own/ours/s/cgroup.procs": str(pid),
         "pids/own/ours/s/pids.max": "10",
-        "pids/own/ours/s/cgroup.procs": "77",
+        "pids/own/ours/s/cgroup.procs": str(pid),
     }
     assert controllers.bases() == {machine / "pids/own/ours", machine / "memory/own/ours"}
     theirs = {machine / "pids/own/ours/s", machine / "memory/own/ours/s"}
@@ -94,15 +104,15 @@ def test_each_controller_is_used_where_it_is(machine: Path) -> None:
     assert controllers.leave("other") == set()
 
 
-def test_a_limit_that_is_asked_for_and_unknown_to_the_kernel_is_an_error(machine: Path) -> None:
+def test_a_limit_that_is_asked_for_and_unknown_to_the_kernel_is_an_error(machine: Path, pid: int) -> None:
     with pytest.raises(Unavailable):
-        opened(machine).limit("s", 77, Resources(memory_bytes=limits.GIB, swap_bytes=0))
+        opened(machine).limit("s", pid, Resources(memory_bytes=limits.GIB, swap_bytes=0))
 
 
-def test_what_was_met_is_counted(machine: Path) -> None:
+def test_what_was_met_is_counted(machine: Path, pid: int) -> None:
     controllers = opened(machine)
     assert controllers.hits("s") == (0, 0)
-    controllers.limit("s", 77, Resources(memory_bytes=limits.GIB, pids=9))
+    controllers.limit("s", pid, Resources(memory_bytes=limits.GIB, pids=9))
     (machine / "memory/own/ours/s/memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n")
     (machine / "pids/own/ours/s/pids.events").write_text("max 12\n")
     assert controllers.hits("s") == (3, 12)
