@@ -14,7 +14,7 @@ from sandlot.contracts.runtime import (
     StartPlan,
     Tree,
 )
-from sandlot.contracts.storage import Points, Remains, Storage, Taken, Volume, Volumes
+from sandlot.contracts.storage import Points, Remains, Shown, Storage, Taken, Volume, Volumes
 
 __all__ = [
     "CallStream",
@@ -34,6 +34,7 @@ __all__ = [
     "Remains",
     "Runtime",
     "Sessions",
+    "Shown",
     "Snapshots",
     "SpawnPlan",
     "StartPlan",

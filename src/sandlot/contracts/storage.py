@@ -1,7 +1,7 @@
 """How a session's files are kept."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -29,14 +29,29 @@ class Taken:
     volume: Volume  # where the session goes on; a guest that stands elsewhere must be swapped onto it
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Two states or points, as directories to be stacked over the template, newest first."""
+
+    old: tuple[Path, ...]
+    new: tuple[Path, ...]
+    apart: tuple[Path, ...]  # uppers that tell of every path that is not the same at both; of more, possibly
+
+
 class Volumes(Protocol):
     """States and points are the storage's own; whoever keeps them tells with `release` when they are needed no more."""
 
-    async def create(self, name: str, point: str = "") -> Volume:
-        """A volume that is empty, or begins at a point. Called once per name, before its guest starts.
+    async def create(self, name: str, point: str = "", disk_bytes: int | None = None) -> Volume:
+        """A volume that is empty, or begins at a point. Called once per name, before its guest starts. With a limit
+        only where the capability LIMIT_DISK is declared.
 
-        Raises Conflict, Unavailable.
+        Raises Conflict, LimitReached, Unavailable.
         """
+        ...
+
+    async def limit(self, volume: Volume, disk_bytes: int | None) -> None:
+        """Another limit for a volume that may be in use. Called only where LIMIT_DISK is declared. Raises
+        Unavailable."""
         ...
 
     async def open(self, name: str, state: str) -> Volume:
@@ -68,8 +83,8 @@ class Points(Protocol):
     """Called only where the capability SNAPSHOTS is declared."""
 
     async def snapshot(self, volume: Volume, *, alone: bool) -> Taken:
-        """`alone`: nothing can write to the volume. Else its processes are frozen meanwhile. A state before that is
-        not the state after stays until it is released.
+        """`alone`: nothing can write to the volume. Else its processes are frozen meanwhile, unless the storage
+        `is_atomic`. A state before that is not the state after stays until it is released.
 
         Raises LimitReached, Unavailable.
         """
@@ -79,12 +94,9 @@ class Points(Protocol):
         """The same volume, as it was at a point. The state before stays until it is released. Raises NotFound."""
         ...
 
-    def look(self, text: str) -> tuple[Path, ...]:
-        """What lies over the template at a state or a point, newest first."""
-        ...
-
-    def between(self, old: str, new: str) -> tuple[Path, ...]:
-        """Uppers that tell of every path that is not the same at both; of more than those, possibly."""
+    def showing(self, old: str | None, new: str) -> AbstractAsyncContextManager[Shown]:
+        """Inside, both can be read, also when they are released meanwhile. Without an old one: what the volume of the
+        new one began with, or the template where that is not known any more. Raises NotFound, Unavailable."""
         ...
 
     async def tidy(self, state: str) -> None:
@@ -116,9 +128,29 @@ class Storage(Volumes, Points, Remains, Protocol):
     name: str
     capabilities: frozenset[Capability]
     lacks: Mapping[str, str]  # what its volumes do not do that a plain filesystem does, in words, by name
+    is_atomic: bool  # a snapshot is one moment of the files, whoever writes meanwhile
+    is_whole: bool  # `u` of a volume holds all that its session wrote: nothing older lies below
+
+    @property
+    def is_attached(self) -> bool:
+        """Before it is, only `was_used`, `probe` and `attach` are called."""
+        ...
+
+    def was_used(self) -> bool:
+        """Whether an engine attached it here before: then it may hold what nobody needs. Cheap; makes nothing."""
+        ...
 
     async def probe(self) -> Probe:
-        """Whether it works here, found out by trying."""
+        """Whether it works here, found out by trying. Leaves nothing behind."""
+        ...
+
+    async def attach(self) -> None:
+        """Make ready what is not: find or make the place of the volumes. Called again when it was lost. Raises
+        Unavailable, CapabilityNotSupported."""
+        ...
+
+    async def detach(self) -> None:
+        """The engine leaves. What volumes need that are still there stays as it is."""
         ...
 
     async def health(self) -> StorageHealth:

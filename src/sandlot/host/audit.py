@@ -97,7 +97,8 @@ class Auditor:
         needed = [(session_id, session_id, state) for session_id, state in states.items()] + [
             each for each in points if each[0] in states
         ]
-        for name, storage in self._parts.storages.items():
+        for storage in self._parts.storages.at_work():
+            name = storage.name
             own = [(title, text) for session_id, title, text in needed if storages[session_id] == name]
             for title, text in own:
                 if missing := await storage.missing(text):

@@ -10,7 +10,7 @@ from pathlib import Path
 from sandlot.contracts.storage import Storage
 from sandlot.host.comparing import compare
 from sandlot.host.history import History, SnapshotRow
-from sandlot.model import Change, ChangeCounts, ChangeKind, DiffRequest, Unavailable
+from sandlot.model import Change, ChangeCounts, ChangeKind, DiffRequest, NotFound, Unavailable
 
 _DIFF_BATCH = 200
 _COUNTED_AT_ONCE = 50
@@ -23,9 +23,8 @@ async def diff(
     storage: Storage, template: Path, old: str, new: str, request: DiffRequest
 ) -> AsyncGenerator[AsyncIterator[Sequence[Change]]]:
     """Between two states or points. Raises Unavailable while it is read."""
-    with storage.holding(old, new):
-        rows = storage.look(old), storage.look(new)
-        steps = compare(template, *rows, storage.between(old, new), below=request.below, patch=request.patch)
+    async with storage.showing(old, new) as shown:
+        steps = compare(template, shown.old, shown.new, shown.apart, below=request.below, patch=request.patch)
         try:
             yield _batches(steps)
         finally:
@@ -51,18 +50,26 @@ async def count_later(
     """Behind the back of whoever closed the turn: it takes as long as much has changed."""
     with held:
         await asyncio.sleep(_COUNT_AFTER_S)
-        new = storage.look(row.point)
-        old = storage.look(parent.point) if parent else new[1:]
-        apart = storage.between(parent.point, row.point) if parent else new[:1]
-        steps = compare(template, old, new, apart)
+        # Destroyed meanwhile: nobody will ask.
+        with suppress(OSError, NotFound, Unavailable):
+            await _count(storage, history, template, row, parent)
+
+
+async def _count(
+    storage: Storage, history: History, template: Path, row: SnapshotRow, parent: SnapshotRow | None
+) -> None:
+    async with storage.showing(parent.point if parent else None, row.point) as shown:
+        steps = compare(template, shown.old, shown.new, shown.apart)
         found: Counter[str] = Counter()
-        with suppress(OSError):  # destroyed meanwhile: nobody will ask
+        try:
             # In small pieces: it must not take the processor from those who wait for something.
             while batch := await asyncio.to_thread(lambda: list(islice(steps, _COUNTED_AT_ONCE))):
                 found.update(change.kind for change in batch)
                 await asyncio.sleep(_COUNT_PAUSE_S)
-            counts = ChangeCounts(*(found[kind] for kind in ChangeKind))
-            await history.count_changes(row.session_id, row.turn or 0, counts)
+        finally:
+            _end(steps)
+    counts = ChangeCounts(*(found[kind] for kind in ChangeKind))
+    await history.count_changes(row.session_id, row.turn or 0, counts)
 
 
 def _end(steps: Generator[Change]) -> None:

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from sandlot.contracts.runtime import Runtime
 from sandlot.contracts.storage import Storage
+from sandlot.host.storages import Storages
 from sandlot.model import (
     AUTO,
     Capability,
@@ -35,7 +36,11 @@ class Choices:
     """Only the value `auto` chooses, and only an isolating runtime; an explicit choice is taken or refused."""
 
     def __init__(
-        self, storages: Mapping[str, Storage], runtimes: Mapping[str, Runtime], storage: str, runtime: str
+        self,
+        storages: Storages,
+        runtimes: Mapping[str, Runtime],
+        storage: str,
+        runtime: str,
     ) -> None:
         self.storages = storages
         self.runtimes = runtimes
@@ -46,8 +51,10 @@ class Choices:
         self._probing = asyncio.Lock()
 
     async def storage(self, asked: str = AUTO) -> Storage:
-        """Raises InvalidArgument for an unknown name, CapabilityNotSupported for one that does not work here."""
-        return await self._choose("storage", asked, self._default_storage, self.storages, tuple(self.storages))
+        """Attached. Raises InvalidArgument for an unknown name, CapabilityNotSupported, Unavailable."""
+        found = await self._choose("storage", asked, self._default_storage, self.storages, tuple(self.storages))
+        await self.storages.attach(found.name)
+        return found
 
     async def runtime(self, asked: str = AUTO) -> Runtime:
         """Raises InvalidArgument for an unknown name, CapabilityNotSupported for one that does not work here."""
@@ -83,9 +90,10 @@ class Choices:
 
 
 def session_capabilities(runtime: Runtime, storage: Storage) -> frozenset[Capability]:
-    """What a session on both can do. A root that cannot be swapped cannot go back to a snapshot either."""
+    """What a session on both can do. Without a root of its own nothing stacks what a snapshot holds in pieces."""
     both = runtime.capabilities | storage.capabilities
-    return both if Capability.OWN_ROOT in runtime.capabilities else both - {Capability.SNAPSHOTS}
+    has_files = Capability.OWN_ROOT in runtime.capabilities or storage.is_whole
+    return both if has_files else both - {Capability.SNAPSHOTS}
 
 
 def grant(asked: Resources, defaults: Resources, have: frozenset[Capability]) -> tuple[Resources, tuple[str, ...]]:

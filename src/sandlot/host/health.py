@@ -6,7 +6,7 @@ import os
 import resource
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sandlot.contracts.storage import Storage
@@ -113,9 +113,10 @@ class HealthMonitor:
 
     async def _look(self) -> Health:
         storages, machine, journal = await asyncio.gather(
-            asyncio.gather(*map(_ask, self._parts.storages.values())), self._machine(), self._journal()
+            asyncio.gather(*map(_ask, self._parts.storages.at_work())), self._machine(), self._journal()
         )
-        reasons = (*self._of_storages(storages), *self._of_machine(machine), *journal)
+        away = [(name, replace(_NO_SPACE, state=reason)) for name, reason in self._parts.storages.away.items()]
+        reasons = (*self._of_storages([*storages, *away]), *self._of_machine(machine), *journal)
         fullest = max((told for _name, told in storages), key=lambda told: told.space.capacity, default=_NO_SPACE)
         sessions = tuple(self._sessions())
         return Health(

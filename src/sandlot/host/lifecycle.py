@@ -495,5 +495,5 @@ class Lifecycle:
 
     async def _sweep_storages(self) -> None:
         self._sweeping = False
-        for storage in self._parts.storages.values():
+        for storage in self._parts.storages.at_work():
             await storage.sweep()

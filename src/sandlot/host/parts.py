@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sandlot.contracts.runtime import Runtime
-from sandlot.contracts.storage import Storage
 from sandlot.host.journal import Journal
 from sandlot.host.runtimes.keeper import Keeper
+from sandlot.host.storages import Storages
 from sandlot.host.templates.store import TemplateStore
 from sandlot.model import AUTO, TURN_PREFIX, Resources, limits
 
@@ -33,7 +33,7 @@ class HostSettings:
 class HostParts:
     """What the engine is built from; `auto` takes the first of each that is ready."""
 
-    storages: Mapping[str, Storage]
+    storages: Storages
     runtimes: Mapping[str, Runtime]
     templates: TemplateStore
     keeper: Keeper

@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 
 from sandlot.contracts.runtime import Runtime
+from sandlot.contracts.storage import Storage
 from sandlot.host import failpoints
 from sandlot.host.history import History
-from sandlot.host.journal import SessionRow
 from sandlot.host.lifecycle import FORKING, Lifecycle
 from sandlot.host.output import last_output, remove_other_outputs
 from sandlot.host.parts import HostParts
@@ -42,8 +42,15 @@ class Recovery:
         rows = await self._parts.journal.sessions()
         await self._end_strangers({row.volume for row in rows if row.state is not SessionState.FAILED})
         await asyncio.to_thread(remove_other_outputs, self._outputs, {row.volume for row in rows})
-        sessions = {row.session_id: await self._adopt(row) for row in rows}
-        await self._settle_storages(sessions)
+        sessions = {row.session_id: self._lifecycle.adopt(row, None) for row in rows}
+        for snapshot in await self._history.snapshots():
+            if session := sessions.get(snapshot.session_id):
+                session.add_snapshot(snapshot)
+        self._parts.storages.take_over = self._take_over_storage
+        used = [name for name, storage in self._parts.storages.items() if storage.was_used()]
+        for name in dict.fromkeys((*used, *(row.storage for row in rows))):
+            with suppress(SandlotError):  # its sessions are told as failed, with that reason
+                await self._parts.storages.attach(name)
         for session in sessions.values():
             await self._take_over_session(session)
 
@@ -94,8 +101,7 @@ class Recovery:
             lost.append(reason)
             self._lifecycle.guest_ended(session, reason)
 
-        if session.volume is None:
-            raise Unavailable(_VOLUME_MISSING)
+        await self._open_again(session)
         await runtime.stop(row.volume)
         await self._lifecycle.record_failure(session, row.reason)  # its calls are lost, should that not be recorded yet
         recorded = await self._parts.journal.last_process_id(row.session_id)
@@ -113,6 +119,14 @@ class Recovery:
         if lost:
             self._lifecycle.guest_ended(session, lost[0])
 
+    async def _open_again(self, session: Session) -> None:
+        """What was not there when the engine started may be back."""
+        await self._parts.storages.attach(session.row.storage)
+        if session.volume is None:
+            await self._place(session)
+        if session.volume is None:
+            raise Unavailable(_VOLUME_MISSING)
+
     async def _end_strangers(self, known: set[str]) -> None:
         """Also those of sessions that have failed: their engine died before it ended them, or while it recovered
         them."""
@@ -121,22 +135,26 @@ class Recovery:
                 if name not in known:
                     await runtime.stop(name)
 
-    async def _adopt(self, row: SessionRow) -> Session:
-        volume = None
+    async def _take_over_storage(self, storage: Storage) -> None:
+        """Everything in it that a session needs is found; what nobody needs goes."""
+        points: list[str] = []
+        for session in self._lifecycle.all():
+            row = session.row
+            if row.storage != storage.name:
+                continue
+            points += [snapshot.point for snapshot in session.snapshots.values()]
+            if session.volume is None:
+                await self._place(session)
+            if session.volume is None:
+                points.append(row.volume_state or row.volume)  # what is left of it is still its own
+        await storage.settle(points)
+
+    async def _place(self, session: Session) -> None:
+        """Find its files. Raises Unavailable."""
+        row = session.row
         with suppress(NotFound):
             volume = await self._parts.storages[row.storage].open(row.volume, row.volume_state)
-        return self._lifecycle.adopt(row, volume)
-
-    async def _settle_storages(self, sessions: dict[str, Session]) -> None:
-        points: dict[str, list[str]] = {name: [] for name in self._parts.storages}
-        for snapshot in await self._history.snapshots():
-            if session := sessions.get(snapshot.session_id):
-                points[session.row.storage].append(snapshot.point)
-                session.add_snapshot(snapshot)
-        for row in (session.row for session in sessions.values() if session.volume is None):
-            points[row.storage].append(row.volume_state or row.volume)  # what is left of it is still its own
-        for name, storage in self._parts.storages.items():
-            await storage.settle(points[name])
+            session.volume, session.workspace = volume, self._parts.runtimes[row.runtime].workspace(volume)
 
     async def _take_over_session(self, session: Session) -> None:
         row = session.row
@@ -145,7 +163,8 @@ class Recovery:
             await self._lifecycle.finish_destroy(session)
             return
         if session.volume is None:
-            await self._fail_found(session, _VOLUME_MISSING)
+            away = self._parts.storages.away.get(row.storage)
+            await self._fail_found(session, f"its storage is not there: {away}" if away else _VOLUME_MISSING)
             return
         if row.state is SessionState.FAILED:
             return

@@ -122,9 +122,9 @@ class SandboxHostService:
         try:
             await self._journal.open()
             await self._parts.keeper.open()
-            for storage in self._parts.storages.values():
-                await storage.probe()
             await self._recovery.take_over()
+            with suppress(SandlotError):  # whoever asks for a session meets it, and can ask for another storage
+                await self._choices.storage()
             await self._duties.prepare()
             await self._lifecycle.start()
             self._monitor.start()
@@ -150,6 +150,7 @@ class SandboxHostService:
         await self._lifecycle.settle()
         await self._background.close(_CLOSE_PATIENCE_S)
         await self._lifecycle.close()
+        await self._parts.storages.detach()
         await self._parts.keeper.close()
         await self._journal.close()
         self._lock.release()
@@ -203,8 +204,10 @@ class SandboxHostService:
         self._lock.acquire()
         try:
             await self._journal.open()
-            for storage in self._parts.storages.values():
-                await storage.probe()
+            for name, storage in self._parts.storages.items():
+                with suppress(SandlotError):
+                    if storage.was_used():
+                        await self._parts.storages.attach(name)
             await self._parts.keeper.peek()
             return await self._auditor.audit(repair=repair)
         finally:

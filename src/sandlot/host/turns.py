@@ -281,7 +281,7 @@ class Turns:
 
     async def _freeze_and_take(self, storage: Storage, volume: Volume, group: Group, *, is_frozen: bool) -> Taken:
         is_alone = group.is_alone()
-        if is_alone or is_frozen:
+        if is_alone or is_frozen or storage.is_atomic:
             return await storage.snapshot(volume, alone=is_alone)
         await group.pause()
         try:

@@ -91,7 +91,7 @@ class Vessels:
         """A vessel with a volume and without a guest. Raises LimitReached, Unavailable; then nothing is left behind."""
         id_range = self._take_range()
         try:
-            volume = await storage.create("v-" + secrets.token_hex(8), point)
+            volume = await storage.create("v-" + secrets.token_hex(8), point, resources.disk_bytes)
         except BaseException:  # undone, then raised again
             self.free(id_range)
             raise
@@ -108,6 +108,8 @@ class Vessels:
         """Give one that has its guest already what its session asks for. Raises Unavailable."""
         if vessel.resources != resources:
             await vessel.runtime.group(vessel.volume.name).limit(resources)
+            if vessel.resources.disk_bytes != resources.disk_bytes:
+                await vessel.storage.limit(vessel.volume, resources.disk_bytes)
             vessel.resources = resources
 
     async def make(self, storage: Storage, runtime: Runtime, template: Template, resources: Resources) -> Vessel:

@@ -10,6 +10,7 @@ from sandlot.host.runtimes.namespaces import NamespacesRuntime
 from sandlot.host.runtimes.none import NoRuntime
 from sandlot.host.service import SandboxHostService
 from sandlot.host.storage.layers import LayersStorage
+from sandlot.host.storages import Storages
 from sandlot.host.templates.store import TemplateStore
 
 
@@ -34,7 +35,7 @@ def build(settings: Settings, progress: Callable[[int], None] | None = None) -> 
         ),
         HostParts(
             # `auto` takes the first that is ready.
-            storages={storage.name: storage for storage in (LayersStorage(settings.data),)},
+            storages=Storages(LayersStorage(settings.data)),
             runtimes={
                 runtime.name: runtime for runtime in (NamespacesRuntime(keeper, settings.data), NoRuntime(keeper))
             },

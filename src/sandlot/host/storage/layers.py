@@ -18,10 +18,10 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterable, Sequence
 from pathlib import Path
 
-from sandlot.contracts.storage import Taken, Volume
+from sandlot.contracts.storage import Shown, Taken, Volume
 from sandlot.host import failpoints
 from sandlot.host.kernel import sync_filesystem
 from sandlot.host.removal import remove_tree
@@ -33,6 +33,7 @@ from sandlot.host.storage.merged import PREFIX, MergedLayers
 from sandlot.host.storage.merging import merge_layers
 from sandlot.model import (
     Capability,
+    CapabilityNotSupported,
     Conflict,
     DeadlineExceeded,
     LimitReached,
@@ -56,6 +57,8 @@ class LayersStorage:
     name = "layers"
     capabilities: frozenset[Capability] = frozenset({Capability.SNAPSHOTS})
     lacks = lacks.LAYERS
+    is_atomic = False
+    is_whole = False
 
     def __init__(self, data: Path) -> None:
         self._data = data
@@ -68,6 +71,7 @@ class LayersStorage:
         self._merged = MergedLayers(self._volumes)
         self._merging = asyncio.Lock()
         self._unmergeable: set[tuple[str, ...]] = set()
+        self.is_attached = False
 
     async def health(self) -> StorageHealth:
         try:
@@ -75,17 +79,33 @@ class LayersStorage:
         except OSError as error:
             raise Unavailable(f"{self._volumes}: {error.strerror}") from error
 
+    def was_used(self) -> bool:
+        return self._volumes.is_dir()
+
     async def probe(self) -> Probe:
+        try:
+            await self.attach()
+        except Unavailable as error:
+            return Probe(self.name, False, error.message, error.next_step)
+        return Probe(self.name, True)
+
+    async def attach(self) -> None:
         try:
             self._volumes.mkdir(mode=0o700, exist_ok=True)
             self._trash.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
-            return Probe(self.name, False, f"{self._volumes}: {error.strerror}", "choose another data directory")
-        return Probe(self.name, True)
+            raise Unavailable(
+                f"{self._volumes}: {error.strerror}", next_step="choose another data directory"
+            ) from error
+        self.is_attached = True
+
+    async def detach(self) -> None:
+        pass
 
     # ---- volumes -----------------------------------------------------------------------------------------------
 
-    async def create(self, name: str, point: str = "") -> Volume:
+    async def create(self, name: str, point: str = "", disk_bytes: int | None = None) -> Volume:
+        assert disk_bytes is None, "layers have no limit, and say so"
         self._make_layer(check_id("volume", name))
         return self._use(name, ",".join((name, *self._short(point))))
 
@@ -100,6 +120,9 @@ class LayersStorage:
             self._uses.subtract(_layers(volume.state))
             raise NotFound(f"volume {name} lacks a layer", volume=name)
         return volume
+
+    async def limit(self, volume: Volume, disk_bytes: int | None) -> None:
+        raise CapabilityNotSupported("layers have no limit", next_step="use the storage `btrfs`", limit="disk_bytes")
 
     async def snapshot(self, volume: Volume, *, alone: bool) -> Taken:
         layers = self._short(volume.state)
@@ -135,10 +158,16 @@ class LayersStorage:
     def _short(self, text: str) -> list[str]:
         return self._merged.shorten(_layers(text))
 
-    def look(self, text: str) -> tuple[Path, ...]:
-        return self._paths(_layers(text))
+    @contextlib.asynccontextmanager
+    async def showing(self, old: str | None, new: str) -> AsyncGenerator[Shown]:
+        with self.holding(old or "", new):
+            row = self._paths(_layers(new))
+            if old is None:
+                yield Shown(row[1:], row, row[:1])
+            else:
+                yield Shown(self._paths(_layers(old)), row, self._between(old, new))
 
-    def between(self, old: str, new: str) -> tuple[Path, ...]:
+    def _between(self, old: str, new: str) -> tuple[Path, ...]:
         rows = _layers(old), _layers(new)
         apart = _not_shared(*map(self._merged.expand, rows))
         if any(self._uses[layer] <= 0 for layer in apart):

@@ -1,0 +1,48 @@
+"""The storages of an engine, by name. Most engines need one of those that there are."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+
+from sandlot.contracts.storage import Storage
+from sandlot.model import SandlotError
+
+
+class Storages(Mapping[str, Storage]):
+    """A storage is attached when a session needs it, and not before; whoever knows the sessions then takes it over."""
+
+    def __init__(self, *storages: Storage) -> None:
+        self._storages = {storage.name: storage for storage in storages}
+        self._attaching = asyncio.Lock()
+        self.take_over: Callable[[Storage], Awaitable[None]] | None = None
+        self.away: dict[str, str] = {}  # what is wrong with those that sessions need and that are not there
+
+    def __getitem__(self, name: str) -> Storage:
+        return self._storages[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._storages)
+
+    def __len__(self) -> int:
+        return len(self._storages)
+
+    def at_work(self) -> tuple[Storage, ...]:
+        return tuple(storage for storage in self._storages.values() if storage.is_attached)
+
+    async def attach(self, name: str) -> None:
+        """Raises Unavailable, CapabilityNotSupported."""
+        storage = self._storages[name]
+        async with self._attaching:
+            if storage.is_attached:
+                return
+            try:
+                await storage.attach()
+                if self.take_over:
+                    await self.take_over(storage)
+            except SandlotError as error:
+                self.away[name] = error.message
+                raise
+            self.away.pop(name, None)
+
+    async def detach(self) -> None:
+        for storage in self.at_work():
+            await storage.detach()
