@@ -11,10 +11,10 @@ import pytest
 
 from sandlot.config.settings import Settings
 from sandlot.host.history import History
-from sandlot.host.journal import VERSION as JOURNAL_VERSION
 from sandlot.host.journal import Journal
 from sandlot.host.repeats import Verb
 from sandlot.host.runtimes.frames import VERSION as WIRE_VERSION
+from sandlot.host.schema import VERSION as JOURNAL_VERSION
 from sandlot.model import CallRequest, CallState, ChangeCounts, SessionSpec, SessionState
 from sandlot.wiring.embedded import build
 from tests.conftest import clean_up, run

@@ -43,7 +43,8 @@ class History:
 
     async def begin(self, session_id: str, what: str) -> None:
         """Something is about to be done with the session's root; an engine that comes later must put it right."""
-        await self._run("UPDATE sessions SET changing = ? WHERE session_id = ?", (what, session_id), full=False)
+        sql = "UPDATE sessions SET changing = ? WHERE session_id = ?"
+        await self._journal.begin(lambda db: db.execute(sql, (what, session_id)), full=False, quick=True)
 
     async def end(self, session_id: str) -> None:
         """It was given up, and everything is as before."""
@@ -133,7 +134,7 @@ class History:
             found = db.execute(sql, (session_id,)).fetchone()
             return found[0] if found else 0
 
-        return await self._journal.transact(find)
+        return await self._journal.transact(find, quick=True)
 
     async def turns(self, session_id: str) -> list[TurnRow]:
         sql = "SELECT * FROM turns WHERE session_id = ? ORDER BY number"
@@ -149,7 +150,7 @@ class History:
             found = db.execute(sql, (session_id, str(verb), request_id)).fetchone()
             return found[0] if found else None
 
-        return await self._journal.transact(find)
+        return await self._journal.transact(find, quick=True)
 
     async def finish_fork(self, request: ForkRequest, made: Sequence[str]) -> None:
         """All of them are there: from now on they are sessions like others."""

@@ -16,7 +16,8 @@ from sandlot.host.admission import Admission
 from sandlot.host.background import Background
 from sandlot.host.choices import Choices, check_wishes, grant, session_capabilities
 from sandlot.host.history import SnapshotRow
-from sandlot.host.journal import JournalError, SessionRow
+from sandlot.host.journal import SessionRow
+from sandlot.host.journal_writer import JournalError
 from sandlot.host.output import remove_outputs
 from sandlot.host.parts import HostParts, HostSettings
 from sandlot.host.pool import WarmPool

@@ -23,7 +23,7 @@ class Rests:
                 self._journal.events.write(db, session_id, EventKind.EXPIRED)
             self._journal.events.write(db, session_id, EventKind.PAUSED, reason)
 
-        return self._journal.begin(write, full=False)
+        return self._journal.begin(write, full=False, quick=True)
 
     def set_resumed(self, session_id: str, paused_s: float, why: str) -> asyncio.Future[None]:
         """The same. Calls that ran do not age by the time that they stood still."""
@@ -35,7 +35,7 @@ class Rests:
             db.execute(sql, (paused_s, session_id, str(CallState.RUNNING)))
             self._journal.events.write(db, session_id, EventKind.RESUMED, why)
 
-        return self._journal.begin(write, full=False)
+        return self._journal.begin(write, full=False, quick=True)
 
     async def set_expires(self, session_id: str, expires: float, detail: str) -> None:
         """Durable when it returns."""

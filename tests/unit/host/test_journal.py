@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from sandlot.host.journal import VERSION, CallRow, Journal, JournalError, SessionRow
+from sandlot.host.journal import CallRow, Journal, SessionRow
+from sandlot.host.journal_writer import JournalError
+from sandlot.host.schema import VERSION
 from sandlot.model import CallRecord, CallResult, CallState, LimitHit, SessionState, limits
 
 RESULT = CallResult("c-1", 7, signal=None, reason="because", duration_s=1.5, stdout_bytes=3, truncated=True)
@@ -290,7 +292,44 @@ def stop_growth(journal: Journal) -> None:
     def limit(db: sqlite3.Connection) -> None:
         db.execute(f"PRAGMA max_page_count = {db.execute('PRAGMA page_count').fetchone()[0] + 2}")
 
-    journal._work.put((limit, False, None))  # pyright: ignore[reportPrivateUsage]
+    journal.begin(limit, full=False)
+
+
+async def test_what_is_quick_is_done_at_once_and_in_order(journal: Journal) -> None:
+    seen: list[int] = []
+    at_once = journal.begin(lambda _db: seen.append(1), full=False, quick=True)
+    assert at_once.done()
+    held = threading.Event()
+    waiting = [
+        journal.begin(lambda _db: held.wait(10), full=False),
+        journal.begin(lambda _db: seen.append(2), full=True),
+    ]
+    after = journal.begin(lambda _db: seen.append(3), full=False, quick=True)
+    assert not after.done(), "what was asked for before comes first"
+    held.set()
+    await asyncio.gather(*waiting, after)
+    assert seen == [1, 2, 3]
+
+
+async def test_what_is_done_at_once_is_undone_when_it_fails(journal: Journal) -> None:
+    def fail(db: sqlite3.Connection) -> None:
+        db.execute("INSERT INTO meta VALUES ('half', 'done')")
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        await journal.begin(fail, full=False, quick=True)
+    count = "SELECT count(*) FROM meta WHERE key = 'half'"
+    assert await journal.transact(lambda db: db.execute(count).fetchone()[0]) == 0
+
+
+async def test_nobody_waits_for_a_journal_that_is_broken(journal: Journal) -> None:
+    broken = journal.begin(lambda db: db.close(), full=True)
+    after = [journal.begin(lambda _db: None, full=False), journal.begin(lambda _db: None, full=False, quick=True)]
+    for future in (broken, *after):
+        with pytest.raises(JournalError, match="cannot be written any more"):
+            await asyncio.wait_for(future, 10)
+    with pytest.raises(JournalError):
+        await journal.set_state("s-1", SessionState.PAUSED)
 
 
 CHILD = """

@@ -32,6 +32,7 @@ class Group:
     def __init__(self, path: Path, version: int, guest: int, controllers: Controllers, show: Show) -> None:
         self._is_freezing = False
         self._path = path
+        self._text = str(path)  # someone waits for what is written there, and paths of Python cost more than the write
         self._version = version
         self._guest = guest
         self._controllers = controllers
@@ -87,22 +88,22 @@ class Group:
 
     def _processes(self) -> list[int]:
         try:
-            return sorted(map(int, (self._path / "cgroup.procs").read_text().split()))
+            return sorted(map(int, _look(f"{self._text}/cgroup.procs").split()))
         except OSError as error:
             raise Unavailable(f"the processes of the session cannot be counted: {error.strerror}") from error
 
     def _is_frozen(self) -> bool:
         try:
             if self._version == 1:
-                return _look(self._path / "freezer.state").strip() == b"FROZEN"
-            return b"frozen 1" in _look(self._path / "cgroup.events")
+                return _look(f"{self._text}/freezer.state").strip() == b"FROZEN"
+            return b"frozen 1" in _look(f"{self._text}/cgroup.events")
         except OSError as error:
             raise Unavailable(f"the session cannot be frozen: {error.strerror}") from error
 
     def _write(self, name: str, value: str) -> None:
         try:
-            # Plainly: someone waits for this, and files of Python cost several times as much.
-            fd = os.open(self._path / name, os.O_WRONLY | os.O_CLOEXEC)
+            # Plainly: files of Python cost several times as much too.
+            fd = os.open(f"{self._text}/{name}", os.O_WRONLY | os.O_CLOEXEC)
             try:
                 os.write(fd, value.encode())
             finally:
@@ -275,9 +276,15 @@ class Groups:
                 yield from (Path(e.path) for e in os.scandir(base) if e.is_dir() and e.name not in known)
 
 
-def _look(path: Path) -> bytes:
+def _look(path: str) -> bytes:
+    """All of it: a group may have more processes than one page has numbers."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return os.read(fd, 4096)
+        read = os.read(fd, 4096)
+        found = read
+        while read:
+            read = os.read(fd, 65536)
+            found += read
+        return found
     finally:
         os.close(fd)
