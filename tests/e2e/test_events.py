@@ -54,13 +54,13 @@ async def test_the_story_of_a_session_outlives_it_and_its_engine(settings: Setti
         seen = await events(host)
     async with build(settings) as host:
         assert await events(host) == seen
-        kind, detail = (await story(host, "one")).pop(4)
+        kind, detail = (await story(host, "one")).pop(5)
         assert (kind, sorted(detail.split())) == ("forked", sorted(made))
         assert [kind for kind, _detail in await story(host, "one")] == [
-            *("created", "turn", "turn", "rolled back", "forked", "destroyed")
+            *("created", "active", "turn", "turn", "rolled back", "forked", "destroyed")
         ]
-        assert (await story(host, "one"))[1:4] == [("turn", "1"), ("turn", "2"), ("rolled back", "turn-0001")]
-        assert await story(host, made[0]) == [("created", "one/turn-0001")]
+        assert (await story(host, "one"))[2:5] == [("turn", "1"), ("turn", "2"), ("rolled back", "turn-0001")]
+        assert await story(host, made[0]) == [("created", "one/turn-0001"), ("active", "")]
         await clean_up(host)
         fresh = await events(host, EventFilter(after=seen[-1].offset))
         assert {event.session_id for event in fresh} == set(made)
@@ -69,7 +69,7 @@ async def test_the_story_of_a_session_outlives_it_and_its_engine(settings: Setti
 async def test_time_that_was_up_is_told(host: SandboxHostService) -> None:
     session_id = (await host.create(SessionSpec(timeout_s=0.05))).session_id
     await wait_for(host, session_id, EventKind.DESTROYED)
-    assert [kind for kind, _detail in await story(host, session_id)] == ["created", "expired", "destroyed"]
+    assert [kind for kind, _detail in await story(host, session_id)] == ["created", "active", "expired", "destroyed"]
 
 
 async def test_a_session_that_is_refused_has_no_event(host: SandboxHostService) -> None:
@@ -84,11 +84,12 @@ async def test_both_faces_follow(data_dir: Path) -> None:
         followed = AsyncSandbox.all_events(follow=True, client=client)
         async with asyncio.timeout(SOON_S):
             first = await anext(followed)
+            assert (await anext(followed)).kind is EventKind.ACTIVE
             coming = asyncio.create_task(anext(followed))
             await sandbox.kill()
             assert (first.kind, (await coming).kind) == (EventKind.CREATED, EventKind.DESTROYED)
         await followed.aclose()
-        assert [event.kind async for event in sandbox.events(after=first.offset)] == [EventKind.DESTROYED]
+        assert [event.kind async for event in sandbox.events(after=first.offset + 1)] == [EventKind.DESTROYED]
 
     def sync() -> list[str]:
         with Client(data_dir=data_dir) as client:
@@ -98,7 +99,7 @@ async def test_both_faces_follow(data_dir: Path) -> None:
                 return [*told, event.kind]
         raise AssertionError("there was an event to follow")
 
-    assert await asyncio.to_thread(sync) == ["created", "destroyed", "created"]
+    assert await asyncio.to_thread(sync) == ["created", "active", "destroyed", "created"]
 
 
 async def test_another_program_follows_while_an_engine_works(settings: Settings) -> None:
@@ -112,12 +113,14 @@ async def test_another_program_follows_while_an_engine_works(settings: Settings)
             async with asyncio.timeout(SOON_S):
                 first = json.loads(await asyncio.to_thread(following.stdout.readline))
                 assert (first["session_id"], first["kind"]) == ("told", "created")
+                active = json.loads(await asyncio.to_thread(following.stdout.readline))
+                assert (active["session_id"], active["kind"]) == ("told", "active")
                 await host.destroy("told")
                 last = json.loads(await asyncio.to_thread(following.stdout.readline))
                 assert (last["session_id"], last["kind"]) == ("told", "destroyed")
             ran = await asyncio.to_thread(
                 subprocess.run,
-                [*words, "--after", str(first["offset"])],
+                [*words, "--after", str(active["offset"])],
                 capture_output=True,
                 timeout=SOON_S,
                 check=True,
@@ -125,6 +128,7 @@ async def test_another_program_follows_while_an_engine_works(settings: Settings)
             told = [json.loads(line) for line in ran.stdout.splitlines()]
             assert [(event["session_id"], event["kind"]) for event in told] == [
                 ("other", "created"),
+                ("other", "active"),
                 ("told", "destroyed"),
             ]
             await clean_up(host)

@@ -18,6 +18,7 @@ from sandlot import Client, Sandbox
 from sandlot.config.settings import Settings
 from sandlot.host.service import SandboxHostService
 from sandlot.model import (
+    CallOutput,
     CallRequest,
     CallState,
     DiffRequest,
@@ -126,7 +127,7 @@ async def test_both_can_be_repeated(host: SandboxHostService) -> None:
     for _again in range(2):
         assert (await host.resume(session_id)).state is SessionState.ACTIVE
     async with host.events(EventFilter(session_id=session_id)) as events:
-        assert [event.kind async for event in events] == ["created", "paused", "resumed"]
+        assert [event.kind async for event in events] == ["created", "active", "paused", "resumed"]
 
 
 async def refused(work: Awaitable[object]) -> None:
@@ -202,6 +203,18 @@ async def test_calls_may_end_before_the_pause(host: SandboxHostService) -> None:
         assert (await pausing).state is SessionState.PAUSED
 
 
+async def test_a_host_lets_calls_end_first_when_it_is_set_to(settings: Settings) -> None:
+    async with build(replace(settings, pause_drain_s=SOON_S)) as host:
+        session_id = (await host.create(SessionSpec())).session_id
+        async with host.call(CallRequest(session_id, ("sh", "-c", "echo begun; sleep 0.3; exit 3"))) as stream:
+            async for event in stream:
+                if isinstance(event, CallOutput):
+                    break
+            await host.pause(PauseRequest(session_id, freeze=False))
+            assert (await stream.result()).exit_code == 3
+        await host.destroy(session_id)
+
+
 async def test_a_pause_that_must_not_freeze_calls_is_refused(host: SandboxHostService) -> None:
     session_id = await make(host)
     marked = await busy(host, session_id)
@@ -209,6 +222,7 @@ async def test_a_pause_that_must_not_freeze_calls_is_refused(host: SandboxHostSe
         await host.pause(PauseRequest(session_id, drain_s=0.05, freeze=False))
     with pytest.raises(InvalidArgument):
         PauseRequest(session_id, drain_s=-1)
+
     assert await state(host, session_id) is SessionState.ACTIVE
     await marked.until_moving()
 

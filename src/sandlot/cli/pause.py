@@ -12,13 +12,14 @@ USAGE = "pause ID"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", help="the session's id")
-    parser.add_argument("--drain", metavar="TIME", default="0", help="let commands end first, for so long: 30s, 5m")
+    parser.add_argument("--drain", metavar="TIME", help="let commands end first, for so long: 30s, 5m")
     parser.add_argument("--no-freeze", action="store_true", help="refuse when commands still run then")
 
 
 async def run(context: Context) -> int:
     args = context.args
-    request = PauseRequest(args.id, values.duration("--drain", args.drain), not args.no_freeze)
+    drain_s = None if args.drain is None else values.duration("--drain", args.drain)
+    request = PauseRequest(args.id, drain_s, not args.no_freeze)
     async with context.engine() as host:
         session = await host.pause(request)
     if context.screen.as_json:

@@ -27,6 +27,7 @@ class Settings:
     space_critical: float
     health_interval_s: float
     shutdown_timeout_s: float
+    pause_drain_s: float
     keeper: Path  # the guest program
 
 
@@ -88,6 +89,11 @@ VARIABLES = (
         "How long an engine that is closed waits for calls that someone waits for, in seconds.",
         f"{limits.SHUTDOWN_TIMEOUT_S:g}",
     ),
+    Variable(
+        "SANDLOT_PAUSE_DRAIN_S",
+        "How long calls may end before a pause freezes them, where the pause does not say, in seconds.",
+        "0",
+    ),
     Variable("SANDLOT_KEEPER", "The guest program, where it is not the one of the package.", "in the package"),
 )
 
@@ -116,6 +122,7 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
         space_critical=read.number("SANDLOT_SPACE_CRITICAL", limits.SPACE_CRITICAL, 0.01, 1),
         health_interval_s=read.number("SANDLOT_HEALTH_INTERVAL_S", limits.HEALTH_INTERVAL_S, 0.1, 86400),
         shutdown_timeout_s=read.number("SANDLOT_SHUTDOWN_TIMEOUT_S", limits.SHUTDOWN_TIMEOUT_S, 0, 3600),
+        pause_drain_s=read.number("SANDLOT_PAUSE_DRAIN_S", 0.0, 0, limits.PAUSE_DRAIN_S_MAX),
         keeper=Path(env.get("SANDLOT_KEEPER") or Path(__file__).parents[1] / "_bin" / "sandlot-keeper"),
     )
     if read.wrong:

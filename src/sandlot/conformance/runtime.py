@@ -6,6 +6,7 @@ import signal
 from collections.abc import Mapping
 
 from sandlot.conformance.checks import Broken, Check, Stage, collect, equal, expect, read_until
+from sandlot.conformance.standstill import STANDSTILL_CHECKS
 from sandlot.model import (
     CallNotFound,
     CallState,
@@ -407,47 +408,50 @@ def _sum(data: bytes) -> tuple[int, str]:
     return len(data), hashlib.sha256(data).hexdigest()
 
 
-RUNTIME_CHECKS: tuple[Check, ...] = tuple(
-    Check(run)
-    for run in (
-        a_program_runs,
-        arguments_arrive_as_they_are,
-        what_cannot_be_run_is_a_result,
-        exit_codes_are_told,
-        a_death_by_signal_is_told,
-        only_three_descriptors_are_open,
-        signals_are_at_their_defaults,
-        many_run_at_once,
-        streams_stay_apart,
-        bytes_arrive_as_they_are,
-        large_output_is_complete,
-        output_stops_at_its_limit,
-        output_comes_while_it_runs,
-        a_call_ends_with_its_program,
-        input_arrives_and_ends,
-        without_input_it_is_empty,
-        input_that_nobody_reads_is_dropped,
-        a_signal_reaches_the_whole_group,
-        a_signal_can_be_caught,
-        a_number_that_is_no_signal_is_refused,
-        each_call_leads_a_group_of_its_own,
-        a_terminal_has_its_size,
-        keys_of_a_terminal_work,
-        without_a_terminal_there_is_none,
-        a_command_starts_in_the_workspace,
-        users_can_be_chosen,
-        variables_are_those_that_were_given,
-        a_timeout_ends_the_whole_tree,
-        a_timeout_cannot_be_ignored,
-        leaving_a_call_ends_it,
-        orphans_are_taken_care_of,
-        an_id_runs_once,
-        a_call_can_be_read_again,
-        calls_are_remembered,
-        processes_are_limited,
-        memory_is_limited,
-        open_files_are_limited,
+RUNTIME_CHECKS: tuple[Check, ...] = (
+    tuple(
+        Check(run)
+        for run in (
+            a_program_runs,
+            arguments_arrive_as_they_are,
+            what_cannot_be_run_is_a_result,
+            exit_codes_are_told,
+            a_death_by_signal_is_told,
+            only_three_descriptors_are_open,
+            signals_are_at_their_defaults,
+            many_run_at_once,
+            streams_stay_apart,
+            bytes_arrive_as_they_are,
+            large_output_is_complete,
+            output_stops_at_its_limit,
+            output_comes_while_it_runs,
+            a_call_ends_with_its_program,
+            input_arrives_and_ends,
+            without_input_it_is_empty,
+            input_that_nobody_reads_is_dropped,
+            a_signal_reaches_the_whole_group,
+            a_signal_can_be_caught,
+            a_number_that_is_no_signal_is_refused,
+            each_call_leads_a_group_of_its_own,
+            a_terminal_has_its_size,
+            keys_of_a_terminal_work,
+            without_a_terminal_there_is_none,
+            a_command_starts_in_the_workspace,
+            users_can_be_chosen,
+            variables_are_those_that_were_given,
+            a_timeout_ends_the_whole_tree,
+            a_timeout_cannot_be_ignored,
+            leaving_a_call_ends_it,
+            orphans_are_taken_care_of,
+            an_id_runs_once,
+            a_call_can_be_read_again,
+            calls_are_remembered,
+            processes_are_limited,
+            memory_is_limited,
+            open_files_are_limited,
+        )
     )
+    + STANDSTILL_CHECKS
 )
 
 # By runtime and check: why it is so. An entry whose check passes fails the run.

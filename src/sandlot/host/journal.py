@@ -113,6 +113,10 @@ class Journal:
 
         return self.begin(add, full=True)
 
+    def note(self, session_id: str, kind: EventKind) -> None:
+        """Not waited for: it tells of what has happened, and nothing depends on it."""
+        self._writer.put(lambda db: self.events.write(db, session_id, kind), full=False)
+
     async def set_state(
         self, session_id: str, state: SessionState, reason: str = "", event: EventKind | None = None
     ) -> None:

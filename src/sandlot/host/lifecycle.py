@@ -355,6 +355,7 @@ class Lifecycle:
         except BaseException:  # undone, then raised again
             await asyncio.shield(self._unboard(session_id, vessel, recorded))
             raise
+        self._journal.note(session_id, EventKind.ACTIVE)
         session.guest = vessel.guest
         vessel.on_end = partial(self.guest_ended, session)
         self._sessions[session_id] = session
@@ -464,8 +465,7 @@ class Lifecycle:
     def guest_ended(self, session: Session, reason: str) -> None:
         if session.row.state in (SessionState.DESTROYING, SessionState.FAILED):
             return
-        if session.limit_watch.is_out_of_memory():
-            reason += "; the session was out of memory"
+        reason += "; the session was out of memory" if session.limit_watch.is_out_of_memory() else ""
         session.guest = None
         session.set_state(transition(session.row.session_id, session.row.state, SessionEvent.FAIL), reason)
         self._background.spawn("record a failure", self.record_failure(session, reason))

@@ -27,6 +27,7 @@ class HostSettings:
     space_critical: float = limits.SPACE_CRITICAL
     health_interval_s: float = limits.HEALTH_INTERVAL_S
     shutdown_timeout_s: float = limits.SHUTDOWN_TIMEOUT_S
+    pause_drain_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,9 @@ from sandlot.model import (
 
 
 class Pausing:
-    def __init__(self, lifecycle: Lifecycle, parts: HostParts) -> None:
+    def __init__(self, lifecycle: Lifecycle, parts: HostParts, drain_s: float) -> None:
+        """`drain_s`: how long calls may end first, where nothing is asked for."""
+        self._drain_s = drain_s
         self._lifecycle = lifecycle
         self._parts = parts
         self._rests = Rests(parts.journal)
@@ -42,7 +44,8 @@ class Pausing:
 
     async def pause(self, request: PauseRequest) -> SessionInfo:
         session = self._lifecycle.find(request.session_id)
-        await self.stop(session, PauseReason.ASKED, drain_s=request.drain_s, freeze=request.freeze)
+        drain_s = self._drain_s if request.drain_s is None else request.drain_s
+        await self.stop(session, PauseReason.ASKED, drain_s=drain_s, freeze=request.freeze)
         return session.info()
 
     async def stop(self, session: Session, reason: PauseReason, *, drain_s: float = 0.0, freeze: bool = True) -> None:

@@ -92,7 +92,7 @@ class SandboxHostService:
         self._recovery = Recovery(self._lifecycle, parts, self._outputs)
         changing = self._lifecycle.is_changing
         self._auditor = Auditor(parts, settings.data, self._outputs, self._lifecycle.volumes_at_work, changing)
-        self._pausing = Pausing(self._lifecycle, parts)
+        self._pausing = Pausing(self._lifecycle, parts, settings.pause_drain_s)
         self._duties = Duties(self._lifecycle, parts, self._pausing)
         self._turns = Turns(self._lifecycle, parts, self._background, settings.turns_kept, settings.snapshot_prefix)
         self._forks = Forks(self._lifecycle, parts, self._turns)

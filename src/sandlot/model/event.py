@@ -9,7 +9,8 @@ from sandlot.model.ids import check_session_id
 
 
 class EventKind(StrEnum):
-    CREATED = "created"
+    CREATED = "created"  # its files are there; the detail is what it began with
+    ACTIVE = "active"  # for the first time: commands can be run in it
     PAUSED = "paused"
     RESUMED = "resumed"
     TURN = "turn"  # closed; the detail is its number

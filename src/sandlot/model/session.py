@@ -142,12 +142,13 @@ class SessionSpec:
 @dataclass(frozen=True, slots=True)
 class PauseRequest:
     session_id: str
-    drain_s: float = 0.0  # so long calls that run may end first
+    drain_s: float | None = None  # so long calls that run may end first; None: as long as the host lets them
     freeze: bool = True  # what runs after that is frozen too; False: the pause is refused
 
     def __post_init__(self) -> None:
         check_session_id(self.session_id)
-        limits.within("drain_s", self.drain_s, 0.0, limits.PAUSE_DRAIN_S_MAX)
+        if self.drain_s is not None:
+            limits.within("drain_s", self.drain_s, 0.0, limits.PAUSE_DRAIN_S_MAX)
 
 
 @dataclass(frozen=True, slots=True)

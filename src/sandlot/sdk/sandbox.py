@@ -203,10 +203,10 @@ class AsyncSandbox:
         return True
 
     @in_portal
-    async def pause(self, *, drain: float = 0.0, freeze: bool = True) -> SessionInfo:
+    async def pause(self, *, drain: float | None = None, freeze: bool = True) -> SessionInfo:
         """Everything in it stands still and keeps its state; until `resume`, commands and files raise SessionPaused.
-        Commands that run may end first, for `drain` seconds; then they are frozen, or with `freeze=False` the pause
-        raises ToolsInFlight."""
+        Commands that run may end first, for `drain` seconds (without it, for as long as the host is set to); then they
+        are frozen, or with `freeze=False` the pause raises ToolsInFlight."""
         return await (await self._client.host()).pause(PauseRequest(self._id, drain, freeze))
 
     @in_portal

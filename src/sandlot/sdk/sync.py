@@ -495,10 +495,10 @@ class Sandbox:
         """End everything in it and remove it. False when it was gone already."""
         return self._inner.client.portal.run(self._inner.kill())
 
-    def pause(self, *, drain: float = 0.0, freeze: bool = True) -> SessionInfo:
+    def pause(self, *, drain: float | None = None, freeze: bool = True) -> SessionInfo:
         """Everything in it stands still and keeps its state; until `resume`, commands and files raise SessionPaused.
-        Commands that run may end first, for `drain` seconds; then they are frozen, or with `freeze=False` the pause
-        raises ToolsInFlight."""
+        Commands that run may end first, for `drain` seconds (without it, for as long as the host is set to); then they
+        are frozen, or with `freeze=False` the pause raises ToolsInFlight."""
         return self._inner.client.portal.run(self._inner.pause(drain=drain, freeze=freeze))
 
     def resume(self) -> SessionInfo:

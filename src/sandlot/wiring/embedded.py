@@ -32,6 +32,7 @@ def build(settings: Settings, progress: Callable[[int], None] | None = None) -> 
             space_critical=settings.space_critical,
             health_interval_s=settings.health_interval_s,
             shutdown_timeout_s=settings.shutdown_timeout_s,
+            pause_drain_s=settings.pause_drain_s,
         ),
         HostParts(
             # `auto` takes the first that is ready.

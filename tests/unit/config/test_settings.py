@@ -58,6 +58,7 @@ def test_every_variable_is_read(tmp_path: Path) -> None:
             "SANDLOT_SPACE_CRITICAL": "0.75",
             "SANDLOT_HEALTH_INTERVAL_S": "2.5",
             "SANDLOT_SHUTDOWN_TIMEOUT_S": "4",
+            "SANDLOT_PAUSE_DRAIN_S": "1.5",
             "SANDLOT_KEEPER": str(tmp_path / "keeper"),
         }
     )
@@ -66,7 +67,7 @@ def test_every_variable_is_read(tmp_path: Path) -> None:
     assert (settings.sessions_max, settings.warm_pool) == (7, 3)
     assert (settings.turns_kept, settings.snapshot_prefix) == (9, "step")
     assert (settings.space_warn, settings.space_critical, settings.health_interval_s) == (0.5, 0.75, 2.5)
-    assert settings.shutdown_timeout_s == 4
+    assert (settings.shutdown_timeout_s, settings.pause_drain_s) == (4, 1.5)
 
 
 def test_a_relative_directory_does_not_move_with_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
