@@ -1,6 +1,7 @@
 # The one entry to everything. `make` alone lists the verbs; a verb's line after ## is its help.
 
 PYTHON ?= python3
+STORAGE ?= layers
 VENV := .venv
 BIN := $(VENV)/bin
 KEEPER := src/sandlot/_bin/sandlot-keeper
@@ -19,7 +20,7 @@ SAY := printf '%-10s%s\n'
 .DELETE_ON_ERROR:
 .SUFFIXES:
 .SHELLFLAGS := -euc
-.PHONY: help setup guest demo test check conform gen pictures soak leaks model powercut bench fuzz sanitize wheel clean debian
+.PHONY: help setup guest demo test check conform gen pictures soak leaks model storages powercut bench fuzz sanitize wheel clean debian
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -42,8 +43,9 @@ check: setup ## lint, format, types, and the rules of the house
 	@$(BIN)/basedpyright
 	@$(BIN)/python -m pytest -q tests/tidy
 
-conform: setup ## hold the runtimes of this machine to what every runtime promises
+conform: setup ## hold the runtimes and storages of this machine to what every one of them promises
 	@$(BIN)/sandlot --data-dir build/conform conform
+	@$(BIN)/sandlot --data-dir build/conform conform --storage all
 
 gen: setup ## write what is generated: the sync SDK and the reference
 	@$(BIN)/python tools/gen_sync.py
@@ -57,8 +59,8 @@ pictures: setup ## draw the pictures of the README again, from the last bench an
 bench: setup ## measure what the documents promise
 	@$(BIN)/python -m tests.performance.bench
 
-soak: setup ## kill engines at every named place, 200 times, and look what is found behind (root)
-	@$(BIN)/python -m tests.soak.run
+soak: setup ## kill engines at every named place, 200 times, and look what is found behind; STORAGE=btrfs (root)
+	@$(BIN)/python -m tests.soak.run --storage $(STORAGE)
 
 leaks: setup ## make and destroy 10,000 sessions, and look what is left of them (root)
 	@$(BIN)/python -m tests.soak.leaks
@@ -66,8 +68,11 @@ leaks: setup ## make and destroy 10,000 sessions, and look what is left of them 
 powercut: setup ## cut the power at every flush of a disk and between, and look what an engine finds (root)
 	@$(BIN)/python -m tests.power.run
 
-model: setup ## ask an engine and a model of it the same, 2,000 times and more, and compare (root)
-	@$(BIN)/python -m tests.model.run
+model: setup ## ask an engine and a model of it the same, 2,000 times and more, and compare; STORAGE=zfs (root)
+	@$(BIN)/python -m tests.model.run --storage $(STORAGE)
+
+storages: setup ## every suite on every storage that is ready here, and a table at the end; STORAGES="btrfs zfs" (root)
+	@$(BIN)/python -m tests.matrix $(STORAGES:%=--storage %)
 
 fuzz: ## fuzz the guest program's parser
 	@$(MAKE) --no-print-directory -C guest fuzz

@@ -15,6 +15,7 @@ from sandlot.host.templates.builtin import build as build_template
 from sandlot.host.templates.builtin import fingerprint
 from sandlot.model import CallOutput, CallRequest, CallResult, SessionFilter, Stream
 from sandlot.wiring.embedded import build
+from tests import storages
 
 NO_ROOT = "needs root: namespaces, mounts and ids of others"
 CAP_SYS_ADMIN = 21
@@ -38,12 +39,45 @@ def pytest_configure() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ends)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("sandlot")
+    group.addoption("--all-storages", action="store_true", help="every test of storages on every storage")
+    group.addoption("--storage", action="append", choices=storages.NAMES, help="tests of storages on this one alone")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that takes `storage` is one of each storage."""
+    if "storage" in metafunc.fixturenames:
+        metafunc.parametrize("storage", metafunc.config.getoption("--storage") or storages.NAMES, indirect=True)
+
+
+def _is_chosen(item: pytest.Item) -> bool:
+    """On `layers` everything is run; on the others what is marked `every_storage`, unless all is asked for."""
+    callspec = getattr(item, "callspec", None)
+    name = callspec.params.get("storage", "layers") if callspec else "layers"
+    options = item.config.getoption("--all-storages") or item.config.getoption("--storage")
+    return bool(options) or name == "layers" or item.get_closest_marker("every_storage") is not None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests marked `root` are skipped, with that reason, when run by someone else."""
+    if left_out := [item for item in items if not _is_chosen(item)]:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if _is_chosen(item)]
     if not is_root():
         for item in items:
             if item.get_closest_marker("root"):
                 item.add_marker(pytest.mark.skip(reason=NO_ROOT))
+
+
+@pytest.fixture
+def storage(request: pytest.FixtureRequest) -> str:
+    """The storage of sessions that ask for none."""
+    name: str = request.param
+    ready = storages.probe(name)
+    if not ready.ready:
+        pytest.skip(f"{name}: {ready.reason}")
+    return name
 
 
 @pytest.fixture(scope="session")
@@ -67,8 +101,12 @@ def data_dir(tmp_path: Path, shared_templates: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def settings(data_dir: Path) -> Settings:
-    return load({**os.environ, "SANDLOT_DATA_DIR": str(data_dir), "SANDLOT_STORAGE": "", "SANDLOT_RUNTIME": ""})
+def settings(data_dir: Path, request: pytest.FixtureRequest) -> Iterator[Settings]:
+    name = request.getfixturevalue("storage") if "storage" in request.fixturenames else ""
+    environment = {**os.environ, **(storages.ENVIRONMENT if name else {})}
+    yield load({**environment, "SANDLOT_DATA_DIR": str(data_dir), "SANDLOT_STORAGE": name, "SANDLOT_RUNTIME": ""})
+    if name:
+        assert storages.machine(data_dir) == set(), "an engine that was closed left something of the machine"
 
 
 async def clean_up(host: SandboxHostService) -> None:

@@ -25,7 +25,7 @@ from sandlot.model import SessionFilter
 
 
 async def told(
-    host: SandboxHostService, runtime: str, checks: tuple[Check, ...], deviations: Mapping[str, str]
+    host: SandboxHostService, runtime: str, checks: tuple[Check[Stage], ...], deviations: Mapping[str, str]
 ) -> list[Outcome]:
     return [outcome async for outcome in conform(host, runtime, checks, deviations)]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from sandlot.host import failpoints
 from sandlot.host.service import SandboxHostService
+from tests import storages
 
 PATIENCE_S = 60
 
@@ -44,16 +45,40 @@ def standstill(place: str) -> Generator[Standstill]:
 async def settled(host: SandboxHostService, data: Path, patience_s: float = PATIENCE_S) -> None:
     """What lies on disk is what the journal names, every guest has a session, and nothing is marked or held."""
     give_up = asyncio.get_running_loop().time() + patience_s
-    while problems := _problems(host, data):
+    while problems := [*_problems(host, data), *await files_apart(host)]:
         assert asyncio.get_running_loop().time() < give_up, problems
         await asyncio.sleep(0.02)  # what is counted behind the back ends by itself
 
 
+def at(place: str, storage: str) -> str:
+    """A storage that is whole takes a snapshot where the guest stands, and never moves it."""
+    return "snapshot: synced" if place == "snapshot: swapped" and storage != "layers" else place
+
+
+def _needed(host: SandboxHostService, storage: str) -> list[str]:
+    """States and points that the journal names."""
+    sessions = host._lifecycle._sessions.values()  # pyright: ignore[reportPrivateUsage] - the only place that knows all
+    own = [session for session in sessions if session.row.storage == storage]
+    points = [row.point for session in own for row in session.snapshots.values()]
+    return points + [session.row.volume_state or session.row.volume for session in own]
+
+
+async def files_apart(host: SandboxHostService) -> list[str]:
+    """What every storage says itself. One that is not attached has nothing."""
+    found: list[str] = []
+    for storage in host._parts.storages.at_work():  # pyright: ignore[reportPrivateUsage]
+        needed = _needed(host, storage.name)
+        missing = [part for text in needed for part in await storage.missing(text)]
+        found += [f"{storage.name} lacks {missing}"] if missing else []
+        strays = await storage.strays(needed)
+        found += [f"{storage.name} has {strays}"] if strays else []
+    return found
+
+
 def _problems(host: SandboxHostService, data: Path) -> list[str]:
     sessions = host._lifecycle._sessions.values()  # pyright: ignore[reportPrivateUsage] - the only place that knows all
-    named = {layer for session in sessions for row in session.snapshots.values() for layer in row.point.split(",")}
-    named |= {layer for session in sessions for layer in (session.row.volume_state or session.row.volume).split(",")}
-    there = {entry.name for entry in (data / "volumes").iterdir()}
+    named = {layer for text in _needed(host, "layers") for layer in text.split(",")}
+    there = storages.kept(data, "layers")
     # A merged layer waits for the next row that would name all that it was made of.
     unnamed = {name for name in there - named if not (data / "volumes" / name / "merged.json").is_file()}
     found = [f"layers without a name: {unnamed}"] if unnamed else []

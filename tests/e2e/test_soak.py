@@ -11,9 +11,13 @@ from tests.soak.run import ROOT, soak
 pytestmark = pytest.mark.root
 
 
-@pytest.mark.timeout(180)
-async def test_a_world_survives_kills(data_dir: Path) -> None:
-    assert await soak(kills=20, seed=7, data=data_dir) == 0
+KILLS = {"layers": 20, "btrfs": 6, "zfs": 2, "local-disk": 4}  # the long run is `make soak STORAGE=…`
+
+
+@pytest.mark.every_storage
+@pytest.mark.timeout(300)
+async def test_a_world_survives_kills(data_dir: Path, storage: str) -> None:
+    assert await soak(kills=KILLS[storage], seed=7, data=data_dir, storage=storage) == 0
 
 
 @pytest.mark.timeout(300)

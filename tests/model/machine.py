@@ -40,6 +40,7 @@ from sandlot.model import (
     TurnRequest,
 )
 from sandlot.wiring.embedded import build
+from tests import storages
 from tests.conftest import run
 from tests.e2e.standstill import PATIENCE_S, settled
 from tests.model import tree
@@ -64,6 +65,8 @@ templates = Path(__file__).parents[2] / "build" / "test-templates"
 class HostAndShadow(RuleBasedStateMachine):
     """Rules that name a session pick an existing one, and sometimes none."""
 
+    storage = "layers"
+
     @initialize()
     def begin(self) -> None:
         self.shadow = Shadow()
@@ -72,8 +75,8 @@ class HostAndShadow(RuleBasedStateMachine):
         self.data = self.folder / "data"
         self.data.mkdir(mode=0o700)
         (self.data / "templates").symlink_to(templates)
-        environment = {**os.environ, "SANDLOT_DATA_DIR": str(self.data), "SANDLOT_STORAGE": "", "SANDLOT_RUNTIME": ""}
-        self.settings = replace(load(environment), sessions_max=SESSIONS_MAX)
+        environment = {**os.environ, **storages.ENVIRONMENT, "SANDLOT_DATA_DIR": str(self.data), "SANDLOT_RUNTIME": ""}
+        self.settings = replace(load(environment), storage=self.storage, sessions_max=SESSIONS_MAX)
         self.count = 0
         self.open()
         print(f"\r{steps.total()} steps", end="", file=sys.stderr)
@@ -454,9 +457,10 @@ class HostAndShadow(RuleBasedStateMachine):
             for session_id in tuple(self.shadow.sessions):
                 self.run(self.host.destroy(session_id))
             self.run(settled(self.host, self.data))
-            assert list((self.data / "volumes").iterdir()) == []
+            self.run(storages.nothing_left(self.host, self.data, self.storage))
         finally:
             self.run(self.host.close())
+            assert storages.machine(self.data) == set()
             self.runner.close()
             (self.data / "templates").unlink()
             shutil.rmtree(self.folder)

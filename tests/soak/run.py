@@ -1,4 +1,5 @@
-"""`python -m tests.soak.run [--kills N] [--seed S]`: kill engines at every named place; look what is found behind."""
+"""`python -m tests.soak.run [--storage NAME] [--kills N] [--seed S]`: kill engines at every named place; look what is
+found behind."""
 
 import argparse
 import asyncio
@@ -16,22 +17,38 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from sandlot.config.settings import load
+from sandlot.config.settings import Settings, load
 from sandlot.host import failpoints
 from sandlot.host.service import SandboxHostService
-from sandlot.host.storage.layers import LayersStorage
 from sandlot.model import SessionFilter, SessionState
 from sandlot.wiring.embedded import build
+from tests import storages
+from tests.e2e.standstill import files_apart
 from tests.soak.world import Known, World, look, try_snapshot
 
 ROOT = Path(__file__).parents[2]
-WORKER_S = 120
+WORKER_S = 300
 ROUNDS_MIN = 3  # how often each place must be hit
 
 
+def places_of(storage: str) -> tuple[str, ...]:
+    """Where an engine that uses this storage comes by. One that is whole has nothing to merge, and moves no guest when
+    a snapshot is taken."""
+    if storage == "layers":
+        return failpoints.NAMES
+    return tuple(name for name in failpoints.NAMES if not name.startswith("merge:") and name != "snapshot: swapped")
+
+
 class Soak:
-    def __init__(self, data: Path, seed: int) -> None:
+    def __init__(self, data: Path, seed: int, storage: str) -> None:
         self.data = data
+        self.storage = storage
+        self.environment = {
+            **os.environ,
+            **storages.ENVIRONMENT,
+            "SANDLOT_DATA_DIR": str(data),
+            "SANDLOT_STORAGE": storage,
+        }
         self.log = data.parent / "log.jsonl"
         self.log.touch()
         self.rng = random.Random(seed)
@@ -44,11 +61,12 @@ class Soak:
     async def round(self, failpoint: str) -> None:
         self.rounds += 1
         hit = self.rng.randint(1, 4)
-        words = (str(self.data), str(self.log), f"{self.seed}x{self.rounds}", failpoint, str(hit))
+        words = (str(self.log), f"{self.seed}x{self.rounds}", failpoint, str(hit))
         worker = await asyncio.to_thread(
             subprocess.run,
             [sys.executable, "-m", "tests.soak.worker", *words],
             cwd=ROOT,
+            env=self.environment,
             capture_output=True,
             text=True,
             timeout=WORKER_S,
@@ -63,27 +81,23 @@ class Soak:
     async def _look(self, failpoint: str) -> None:
         world = World()
         world.read(self.log)
-        async with build(load({**os.environ, "SANDLOT_DATA_DIR": str(self.data)})) as host:
+        async with build(self.settings()) as host:
             seen = await look(host, world.pending)
             problems = judge(world, seen)
             self.outcomes["undone" if world.pending and not problems else "done"] += 1
-            problems += await self._leftovers(host)
+            problems += await self.leftovers(host)
             await self._try_some(host, world, seen)
             await self._thin_out(host, seen)
             self._settle(world, seen)
         self.problems += [f"round {self.rounds}, {failpoint}: {problem}" for problem in problems]
 
-    async def _leftovers(self, host: SandboxHostService) -> list[str]:
+    def settings(self) -> Settings:
+        return load(self.environment)
+
+    async def leftovers(self, host: SandboxHostService) -> list[str]:
         """Nothing on the machine that the journal does not know, and the other way round."""
         lifecycle = host._lifecycle  # pyright: ignore[reportPrivateUsage] - the only place that knows everything
-        storage = host._parts.storages["layers"]  # pyright: ignore[reportPrivateUsage]
-        assert isinstance(storage, LayersStorage)
-        async with storage._merging:  # pyright: ignore[reportPrivateUsage] - one that is being made has no use yet
-            used = {layer for layer, count in storage._uses.items() if count > 0}  # pyright: ignore[reportPrivateUsage]
-            there = {entry.name for entry in (self.data / "volumes").iterdir()}
-            needless = {layer for layer in there if not storage._is_needed(layer)}  # pyright: ignore[reportPrivateUsage]
-        found = [f"layers without a use: {needless}"] if needless else []
-        found += [f"layers that are missing: {used - there}"] if used - there else []
+        found = await files_apart(host)
         sessions = list(lifecycle._sessions.values())  # pyright: ignore[reportPrivateUsage]
         volumes = {session.row.volume for session in sessions if session.row.state is SessionState.ACTIVE}
         guests = set(host._parts.keeper.names())  # pyright: ignore[reportPrivateUsage]
@@ -127,8 +141,8 @@ class Soak:
             file.write(json.dumps({"settled": settled}) + "\n")
 
     def report(self, seconds: float) -> int:
-        print(f"\n{'place':<28}kills")
-        for name in failpoints.NAMES:
+        print(f"\n{'place':<28}kills, storage {self.storage}")
+        for name in places_of(self.storage):
             print(f"{name:<28}{self.hits[name]:>5}")
         total = sum(self.hits.values())
         print(f"\n{total} kills in {self.rounds} rounds, {seconds:.0f} s; problems: {len(self.problems)}")
@@ -184,18 +198,20 @@ def differences(sessions: dict[str, Known], seen: dict[str, dict[str, Any]]) -> 
     return found
 
 
-async def soak(kills: int, seed: int, data: Path) -> int:
+async def soak(kills: int, seed: int, data: Path, storage: str) -> int:
     began = time.monotonic()
-    work = Soak(data, seed)
-    places = failpoints.NAMES
+    work = Soak(data, seed, storage)
+    places = places_of(storage)
     while sum(work.hits.values()) < kills and work.rounds < 3 * kills and not work.problems:
         scarce = min(work.hits[name] for name in places)
         await work.round(work.rng.choice([name for name in places if work.hits[name] == scarce]))
         print(f"\r{sum(work.hits.values())} of {kills} kills, {work.rounds} rounds", end="", flush=True)
-    async with build(load({**os.environ, "SANDLOT_DATA_DIR": str(data)})) as host:
+    async with build(work.settings()) as host:
         for session in (await host.list(SessionFilter(limit=1000))).sessions:
             await host.destroy(session.session_id)
-        work.problems += await work._leftovers(host)  # pyright: ignore[reportPrivateUsage]
+        work.problems += await work.leftovers(host)
+        await storages.nothing_left(host, data, storage)
+    work.problems += [f"left of the machine: {what}" for what in sorted(storages.machine(data))]
     missed = [name for name in places if kills >= ROUNDS_MIN * len(places) and work.hits[name] < ROUNDS_MIN]
     work.problems += [f"{name} was hit {work.hits[name]} times" for name in missed]
     return work.report(time.monotonic() - began)
@@ -203,10 +219,15 @@ async def soak(kills: int, seed: int, data: Path) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="soak", description=__doc__)
+    parser.add_argument("--storage", choices=storages.NAMES, default="layers")
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--templates", type=Path, default=ROOT / "build" / "test-templates")
     arguments = parser.parse_args()
+    ready = storages.probe(arguments.storage)
+    if not ready.ready:
+        print(f"{arguments.storage} is not ready: {ready.reason}")
+        return 1
     print(f"seed {arguments.seed}")
     folder = Path(tempfile.mkdtemp(prefix="sandlot-soak-", dir=ROOT / "build"))
     data = folder / "data"
@@ -214,7 +235,7 @@ def main() -> int:
     if arguments.templates.is_dir():
         (data / "templates").symlink_to(arguments.templates)
     try:
-        return asyncio.run(soak(arguments.kills, arguments.seed, data))
+        return asyncio.run(soak(arguments.kills, arguments.seed, data, arguments.storage))
     finally:
         (data / "templates").unlink(missing_ok=True) if (data / "templates").is_symlink() else None
         shutil.rmtree(folder)

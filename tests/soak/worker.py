@@ -1,4 +1,4 @@
-"""`python -m tests.soak.worker DATA LOG SEED FAILPOINT HIT`: works on a world until the failpoint kills it.
+"""`python -m tests.soak.worker LOG SEED FAILPOINT HIT`: works on a world until the failpoint kills it.
 
 Before an operation it writes what it is about to do, and after it what came back: what stands behind was acknowledged.
 """
@@ -120,7 +120,7 @@ class Worker:
 
 
 async def main() -> None:
-    data, log, seed, failpoint, hit = sys.argv[1:]
+    log, seed, failpoint, hit = sys.argv[1:]
     left = int(hit)
 
     def strike() -> None:
@@ -130,7 +130,7 @@ async def main() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     limits.LAYERS_MERGED_AT = MERGED_AT  # pyright: ignore[reportConstantRedefinition]
-    async with build(load({**os.environ, "SANDLOT_DATA_DIR": data})) as host:
+    async with build(load()) as host:
         failpoints.arm(failpoint, strike)
         worker = Worker(host, Path(log), seed)
         for _ in range(OPERATIONS_MAX):

@@ -1,49 +1,89 @@
-"""Hold the runtimes of this machine to what every runtime promises, and tell which promise was not kept.
+"""Hold the runtimes and storages of this machine to what they promise, and tell which promise was not kept.
 
 Every check has a session of its own, which is destroyed behind it. Known deviations are told with their reason. The
 exit code is 0 when there is no other."""
 
 import argparse
 import dataclasses
+from collections.abc import Sequence
 
 from sandlot.cli.context import Context, Engine
-from sandlot.conformance import RUNTIME_CHECKS, RUNTIME_DEVIATIONS, Outcome, Verdict, conform, is_conforming
-from sandlot.model import CapabilityNotSupported, InvalidArgument
+from sandlot.cli.screen import Screen
+from sandlot.conformance import (
+    RUNTIME_CHECKS,
+    RUNTIME_DEVIATIONS,
+    Outcome,
+    Verdict,
+    conform,
+    conform_storage,
+    is_conforming,
+)
+from sandlot.model import CapabilityNotSupported, InvalidArgument, Probe
 
 USAGE = "conform [options]"
+_ALL = "all"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runtime", metavar="NAME", help="this one alone (default: all that work here)")
+    parser.add_argument(
+        "--storage",
+        metavar="NAME",
+        help="the storage suite instead: of this one, or of `all` that work here, with each runtime",
+    )
 
 
 async def run(context: Context) -> int:
-    found: dict[str, list[Outcome]] = {}
+    asked: str | None = context.args.storage
     async with context.engine() as host:
-        for runtime in await _runtimes(host, context.args.runtime):
-            deviations = RUNTIME_DEVIATIONS.get(runtime, {})
-            found[runtime] = [one async for one in conform(host, runtime, RUNTIME_CHECKS, deviations)]
+        storages, runtimes = await host.probes()
+        chosen = _choose("runtime", runtimes, context.args.runtime)
+        if asked is None:
+            found = {runtime: await _runtime_suite(host, runtime) for runtime in chosen}
+        else:
+            names = _choose("storage", storages, None if asked == _ALL else asked)
+            found = {
+                f"{name} on {runtime}": await _storage_suite(host, name, runtime)
+                for name in names
+                for runtime in chosen
+            }
     is_good = bool(found) and all(map(is_conforming, found.values()))
-    screen = context.screen
-    if screen.as_json:
-        documents = {runtime: [dataclasses.asdict(one) for one in outcomes] for runtime, outcomes in found.items()}
-        screen.json({"conforming": is_good, "runtimes": documents})
-        return 0 if is_good else 1
-    heads = ("RUNTIME", "CHECK", "RESULT", "SECONDS", "")
-    rows = [
-        (runtime, one.check.replace("_", " "), one.verdict, f"{one.seconds:.2f}", one.detail)
-        for runtime, outcomes in found.items()
-        for one in outcomes
-    ]
-    screen.table(heads, rows, numbers=(3,))
-    for runtime, outcomes in found.items():
-        screen.line(f"{runtime}: {_summary(outcomes)}")
+    away = {} if asked is None else {probe.name: probe.reason for probe in storages if not probe.ready}
+    if context.screen.as_json:
+        documents = {name: [dataclasses.asdict(one) for one in outcomes] for name, outcomes in found.items()}
+        axis = "runtimes" if asked is None else "storages"
+        context.screen.json({"conforming": is_good, axis: documents, "not_ready": away})
+    else:
+        _show(context.screen, found, "RUNTIME" if asked is None else "STORAGE")
+        for name, reason in away.items():
+            context.screen.line(f"{name}: not ready: {reason}")
     return 0 if is_good else 1
 
 
-async def _runtimes(host: Engine, asked: str | None) -> list[str]:
-    """Raises InvalidArgument for a name that is no runtime, CapabilityNotSupported for one that does not work here."""
-    _storages, probes = await host.probes()
+async def _runtime_suite(host: Engine, runtime: str) -> list[Outcome]:
+    deviations = RUNTIME_DEVIATIONS.get(runtime, {})
+    return [one async for one in conform(host, runtime, RUNTIME_CHECKS, deviations)]
+
+
+async def _storage_suite(host: Engine, storage: str, runtime: str) -> list[Outcome]:
+    have = await host.capabilities_of(runtime, storage)
+    return [one async for one in conform_storage(host, runtime, await host.storage(storage), have)]
+
+
+def _show(screen: Screen, found: dict[str, list[Outcome]], head: str) -> None:
+    heads = (head, "CHECK", "RESULT", "SECONDS", "")
+    rows = [
+        (name, one.check.replace("_", " "), one.verdict, f"{one.seconds:.2f}", one.detail)
+        for name, outcomes in found.items()
+        for one in outcomes
+    ]
+    screen.table(heads, rows, numbers=(3,))
+    for name, outcomes in found.items():
+        screen.line(f"{name}: {_summary(outcomes)}")
+
+
+def _choose(axis: str, probes: Sequence[Probe], asked: str | None) -> list[str]:
+    """Raises InvalidArgument for a name that is none, CapabilityNotSupported for one that does not work here."""
     if asked is None:
         return [probe.name for probe in probes if probe.ready]
     for probe in probes:
@@ -52,7 +92,7 @@ async def _runtimes(host: Engine, asked: str | None) -> list[str]:
                 raise CapabilityNotSupported(f"{asked} does not work here: {probe.reason}", next_step=probe.next_step)
             return [asked]
     names = ", ".join(probe.name for probe in probes)
-    raise InvalidArgument(f"--runtime: {asked!r} is not a runtime", next_step=f"use one of: {names}")
+    raise InvalidArgument(f"--{axis}: {asked!r} is not a {axis}", next_step=f"use one of: {names}")
 
 
 def _summary(outcomes: list[Outcome]) -> str:

@@ -13,8 +13,17 @@ from sandlot.cli import values
 from sandlot.cli.interruption import Interruption
 from sandlot.cli.screen import Screen, TemplateProgress
 from sandlot.config.settings import Settings, load
-from sandlot.contracts import Host
-from sandlot.model import Audit, DataDirectoryHeld, InvalidArgument, Probe, SessionInfo, SessionNotFound, SessionSpec
+from sandlot.contracts import Host, Storage
+from sandlot.model import (
+    Audit,
+    Capability,
+    DataDirectoryHeld,
+    InvalidArgument,
+    Probe,
+    SessionInfo,
+    SessionNotFound,
+    SessionSpec,
+)
 
 _RETRY_S = 0.05
 
@@ -29,6 +38,10 @@ class Engine(Host, Protocol):
     async def examine(self, *, repair: bool = False) -> Audit: ...
 
     async def probes(self) -> tuple[list[Probe], list[Probe]]: ...
+
+    async def storage(self, name: str) -> Storage: ...
+
+    async def capabilities_of(self, runtime: str, storage: str) -> frozenset[Capability]: ...
 
 
 Build = Callable[[Settings, Callable[[int], None]], Engine]

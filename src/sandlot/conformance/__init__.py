@@ -2,16 +2,23 @@
 
 from sandlot.conformance.checks import Broken, Check, Outcome, Ran, Stage, Verdict, conform, is_conforming
 from sandlot.conformance.runtime import RUNTIME_CHECKS, RUNTIME_DEVIATIONS
+from sandlot.conformance.storage import STORAGE_CHECKS, conform_storage
+from sandlot.conformance.volumes import VOLUME_CHECKS, VolumeStage, conform_volumes
 
 __all__ = [
     "RUNTIME_CHECKS",
     "RUNTIME_DEVIATIONS",
+    "STORAGE_CHECKS",
+    "VOLUME_CHECKS",
     "Broken",
     "Check",
     "Outcome",
     "Ran",
     "Stage",
     "Verdict",
+    "VolumeStage",
     "conform",
+    "conform_storage",
+    "conform_volumes",
     "is_conforming",
 ]

@@ -3,15 +3,18 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from sandlot.contracts import CallStream, Host
 from sandlot.model import (
+    AUTO,
     CallOutput,
     CallRequest,
     CallResult,
+    Capability,
     SessionInfo,
     SessionNotFound,
     SessionSpec,
@@ -20,6 +23,7 @@ from sandlot.model import (
 
 CHECK_DEADLINE_S = 120.0
 _POLL_S = 0.02
+_Stage = TypeVar("_Stage")
 
 
 class Broken(Exception):
@@ -31,6 +35,7 @@ class Verdict(StrEnum):
     FAILED = "failed"
     DEVIATES = "deviates"  # as it is known to
     PASSES_NOW = "passes now"  # though it is listed as a deviation: the list is wrong
+    SKIPPED = "skipped"  # it needs what was not declared
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,7 @@ class Stage:
     runtime: str
     session: SessionInfo
     made: list[str] = field(default_factory=list[str])
+    storage: str = AUTO
 
     def request(self, *argv: str, **options: Any) -> CallRequest:
         return CallRequest(self.session.session_id, argv, **options)
@@ -67,9 +73,13 @@ class Stage:
 
     async def another(self, **wishes: Any) -> "Stage":
         """One more session, with wishes of its own; it goes with the stage."""
-        session = await self.host.create(SessionSpec(runtime=self.runtime, **wishes))
+        session = await self.host.create(SessionSpec(runtime=self.runtime, storage=self.storage, **wishes))
+        return self.on(session)
+
+    def on(self, session: SessionInfo) -> "Stage":
+        """One that someone else made; it goes with the stage too."""
         self.made.append(session.session_id)
-        return Stage(self.host, self.runtime, session, self.made)
+        return Stage(self.host, self.runtime, session, self.made, self.storage)
 
     async def is_alive(self, pid: int) -> bool:
         # One that has ended and was not waited for still has its number, and it is not alive.
@@ -82,16 +92,23 @@ class Stage:
             await asyncio.sleep(_POLL_S)
 
 
-Run = Callable[[Stage], Awaitable[None]]
-
-
 @dataclass(frozen=True, slots=True)
-class Check:
-    run: Run
+class Check(Generic[_Stage]):
+    run: Callable[[_Stage], Awaitable[None]]
+    needs: tuple[Capability, ...] = ()
+    unless: Capability | None = None  # it is promised only where this is missing
 
     @property
     def name(self) -> str:
-        return self.run.__name__  # type: ignore[attr-defined] # pyright: ignore
+        return getattr(self.run, "__name__", "")
+
+    def skipped(self, have: frozenset[Capability] | None) -> str:
+        """Why it is not run; empty when it is. None: everything that there is."""
+        if have is None:
+            return ""
+        if self.unless in have:
+            return f"it is about what has no {self.unless}"
+        return ", ".join(f"no {one}" for one in self.needs if one not in have)
 
     @property
     def promise(self) -> str:
@@ -108,7 +125,7 @@ class Outcome:
 
     @property
     def is_good(self) -> bool:
-        return self.verdict in (Verdict.PASSED, Verdict.DEVIATES)
+        return self.verdict in (Verdict.PASSED, Verdict.DEVIATES, Verdict.SKIPPED)
 
 
 def expect(condition: bool, what: object) -> None:
@@ -143,14 +160,46 @@ async def read_until(stream: CallStream, wanted: bytes) -> bytes:
 
 
 async def conform(
-    host: Host, runtime: str, checks: Sequence[Check], deviations: Mapping[str, str]
+    host: Host,
+    runtime: str,
+    checks: Sequence[Check[Stage]],
+    deviations: Mapping[str, str],
+    storage: str = AUTO,
+    have: frozenset[Capability] | None = None,
 ) -> AsyncIterator[Outcome]:
-    """Each check on a session of its own, one after another. Nothing is left of them."""
+    """Each check on a session of its own, one after another. Nothing is left of them. `have`: what such sessions can
+    do; a check that needs more is skipped."""
+
+    async def on_a_session(check: Check[Stage]) -> None:
+        made: list[str] = []
+        try:
+            session = await host.create(SessionSpec(runtime=runtime, storage=storage))
+            made.append(session.session_id)
+            await check.run(Stage(host, runtime, session, made, storage))
+        finally:
+            for session_id in made:
+                with suppress(SessionNotFound):
+                    await host.destroy(session_id)
+
+    async for outcome in judge(checks, deviations, have, on_a_session):
+        yield outcome
+
+
+async def judge(
+    checks: Sequence[Check[_Stage]],
+    deviations: Mapping[str, str],
+    have: frozenset[Capability] | None,
+    attempt: Callable[[Check[_Stage]], Awaitable[None]],
+) -> AsyncIterator[Outcome]:
+    """Each check in turn, by whoever sets its stage."""
     for name in deviations.keys() - {check.name for check in checks}:
         yield Outcome(name, "", Verdict.FAILED, 0.0, "a deviation is listed for a check that does not exist")
     for check in checks:
+        if skipped := check.skipped(have):
+            yield Outcome(check.name, check.promise, Verdict.SKIPPED, 0.0, skipped)
+            continue
         began = time.monotonic()
-        wrong = await _try(host, runtime, check)
+        wrong = await _try(attempt, check)
         seconds = time.monotonic() - began
         reason = deviations.get(check.name)
         if wrong is None:
@@ -161,28 +210,20 @@ async def conform(
 
 
 def is_conforming(outcomes: Sequence[Outcome]) -> bool:
-    """Nothing at all is not a success."""
-    return bool(outcomes) and all(outcome.is_good for outcome in outcomes)
+    """Nothing at all is not a success, and neither is what was only skipped."""
+    ran = [outcome for outcome in outcomes if outcome.verdict is not Verdict.SKIPPED]
+    return bool(ran) and all(outcome.is_good for outcome in ran)
 
 
-async def _try(host: Host, runtime: str, check: Check) -> str | None:
+async def _try(attempt: Callable[[Check[_Stage]], Awaitable[None]], check: Check[_Stage]) -> str | None:
     """What is wrong; None when the promise was kept."""
-    made: list[str] = []
     try:
         async with asyncio.timeout(CHECK_DEADLINE_S):
-            session = await host.create(SessionSpec(runtime=runtime))
-            made.append(session.session_id)
-            await check.run(Stage(host, runtime, session, made))
+            await attempt(check)
     except Broken as broken:
         return str(broken)
     except TimeoutError:
         return f"it took longer than {CHECK_DEADLINE_S:g} s"
     except Exception as error:  # noqa: BLE001 - the root of a check: however it ends, the others are run
         return f"{type(error).__name__}: {error}"
-    finally:
-        for session_id in made:
-            try:
-                await host.destroy(session_id)
-            except SessionNotFound:
-                continue
     return None

@@ -408,7 +408,7 @@ def _sum(data: bytes) -> tuple[int, str]:
     return len(data), hashlib.sha256(data).hexdigest()
 
 
-RUNTIME_CHECKS: tuple[Check, ...] = (
+RUNTIME_CHECKS: tuple[Check[Stage], ...] = (
     tuple(
         Check(run)
         for run in (

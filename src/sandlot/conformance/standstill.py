@@ -85,7 +85,7 @@ async def _pause(stage: Stage) -> bool:
     return True
 
 
-STANDSTILL_CHECKS: tuple[Check, ...] = tuple(
+STANDSTILL_CHECKS: tuple[Check[Stage], ...] = tuple(
     Check(run)
     for run in (
         a_pause_stops_everything,

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from sandlot.contracts.host import CallStream, FileStream
+from sandlot.contracts.storage import Storage
 from sandlot.host.audit import Auditor
 from sandlot.host.background import Background
 from sandlot.host.call_snapshots import SnapshottedStream
@@ -29,6 +30,7 @@ from sandlot.host.recovery import Recovery
 from sandlot.host.session import Session
 from sandlot.host.turns import Turns
 from sandlot.model import (
+    AUTO,
     Audit,
     CallNotFound,
     CallRecord,
@@ -165,6 +167,15 @@ class SandboxHostService:
         """What each storage and each runtime says about this machine."""
         return await self._choices.probes()
 
+    async def storage(self, name: str) -> Storage:
+        """One of its parts, attached: for whoever holds it to its contract. Raises InvalidArgument,
+        CapabilityNotSupported, Unavailable."""
+        return await self._choices.storage(name)
+
+    async def capabilities_of(self, runtime: str, storage: str) -> frozenset[Capability]:
+        """Of a session on these. Raises as `storage` does."""
+        return session_capabilities(await self._choices.runtime(runtime), await self._choices.storage(storage))
+
     @property
     def keeper_pid(self) -> int:
         return self._parts.keeper.pid
@@ -172,7 +183,7 @@ class SandboxHostService:
     # ---- sessions ----------------------------------------------------------------------------------------------
 
     async def capabilities(self) -> frozenset[Capability]:
-        return session_capabilities(await self._choices.runtime(), await self._choices.storage())
+        return await self.capabilities_of(AUTO, AUTO)
 
     async def create(self, spec: SessionSpec) -> SessionInfo:
         self._lifecycle.check_open()

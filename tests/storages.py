@@ -1,0 +1,89 @@
+"""The storages of this machine, for tests that run on each of them; and what is left of one, seen from outside."""
+
+import asyncio
+import contextlib
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from sandlot.config.settings import load
+from sandlot.host.service import SandboxHostService
+from sandlot.model import Probe
+from sandlot.wiring.embedded import build
+
+NAMES = ("layers", "btrfs", "zfs", "local-disk")
+# So that a test has snapshots where they are an option, and a pool of a size that costs nothing.
+ENVIRONMENT: Mapping[str, str] = {"SANDLOT_LOCAL_DISK_SNAPSHOTS": "on", "SANDLOT_BTRFS_BYTES": "2G"}
+_PATIENCE_S = 60
+_FOLDERS = {
+    "layers": "volumes",
+    "btrfs": "btrfs/volumes",
+    "local-disk": "local-disk/volumes",
+}  # below the data directory: where volumes and points are entries
+
+
+@cache
+def probe(name: str) -> Probe:
+    """What it says of this machine, on a data directory of its own."""
+    with tempfile.TemporaryDirectory(prefix="sandlot-probe-") as folder:
+        data = Path(folder) / "data"
+        data.mkdir(mode=0o700)
+        return asyncio.run(_ask(data, name))
+
+
+async def _ask(data: Path, name: str) -> Probe:
+    host = build(load({**ENVIRONMENT, "SANDLOT_DATA_DIR": str(data)}))
+    storages = host._parts.storages  # pyright: ignore[reportPrivateUsage] - an engine would have to be started
+    if name not in storages:
+        return Probe(name, False, "this engine has no such storage")
+    try:
+        return await storages[name].probe()
+    finally:
+        await storages.detach()
+
+
+# ---- what is left --------------------------------------------------------------------------------------------------
+
+
+def kept(data: Path, name: str) -> set[str]:
+    """Everything that a storage keeps for sessions now, by its names on the machine, whatever it says itself. What
+    waits to be freed is not counted: it has lost its name."""
+    folder = data / _FOLDERS.get(name, name)
+    return {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
+
+
+async def nothing_left(host: SandboxHostService, data: Path, name: str) -> None:
+    """When all sessions are gone nothing of theirs is there. What counts changes needs the files a moment longer."""
+    give_up = asyncio.get_running_loop().time() + _PATIENCE_S
+    part = await host.storage(name)
+    while left := kept(data, name) | set(await part.strays(())):
+        assert asyncio.get_running_loop().time() < give_up, left
+        await part.sweep()
+        await asyncio.sleep(0.02)
+
+
+def machine(data: Path) -> set[str]:
+    """What of the machine belongs to a data directory: mounts below it, loop devices and pools on its files."""
+    mounts = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
+    found = {f"mount {line.split()[4]}" for line in mounts if f" {data}/" in line}
+    for block in list(Path("/sys/block").iterdir()):
+        with contextlib.suppress(OSError):  # not bound to anything
+            backing = (block / "loop" / "backing_file").read_text().strip()
+            if backing.startswith(f"{data}/"):
+                found.add(f"loop device on {backing}")
+    return found | {f"pool on {path}" for path in _pool_devices() if path.startswith(f"{data}/")}
+
+
+def _pool_devices() -> list[str]:
+    """Files that pools are on. The daemon of zfs-fuse is not asked: it may be the one that a test has just ended."""
+    found: list[str] = []
+    for process in [entry for entry in Path("/proc").iterdir() if entry.name.isdigit()]:
+        with contextlib.suppress(OSError):  # it has just ended
+            if (process / "comm").read_text().strip() == "zfs-fuse":
+                found += [str(fd.readlink()) for fd in list((process / "fd").iterdir())]
+    if Path("/sys/module/zfs").is_dir():
+        ran = subprocess.run(["zpool", "status", "-P"], capture_output=True, text=True, check=False, timeout=30)
+        found += [line.split()[0] for line in ran.stdout.splitlines() if line.strip().startswith("/")]
+    return found
