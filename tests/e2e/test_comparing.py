@@ -9,7 +9,7 @@ from sandlot.host.service import SandboxHostService
 from sandlot.model import CallRequest, Change, ChangeKind, DiffRequest, RollbackRequest, SessionSpec, TurnRequest
 from tests.conftest import run
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.usefixtures("storage")]
 
 # Runs inside: random edits of the workspace, many of them renames, removals and replacements of what older layers hold.
 EDITS = """

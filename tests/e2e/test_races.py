@@ -28,9 +28,10 @@ from sandlot.model import (
     TurnRequest,
 )
 from tests.conftest import run
-from tests.e2e.standstill import PATIENCE_S, settled, standstill
+from tests.e2e.standstill import PATIENCE_S, at, settled, standstill
+from tests.storages import nothing_left
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.usefixtures("storage")]
 
 Ask = Callable[[SandboxHostService], Awaitable[object]]
 
@@ -153,10 +154,10 @@ def _named(race: tuple[Ask, str, Ask, type[SandlotError] | None]) -> str:
 
 @pytest.mark.parametrize("race", RACES, ids=map(_named, RACES))
 async def test_the_second_comes_when_the_first_is_half_way(
-    world: SandboxHostService, data_dir: Path, race: tuple[Ask, str, Ask, type[SandlotError] | None]
+    world: SandboxHostService, data_dir: Path, race: tuple[Ask, str, Ask, type[SandlotError] | None], storage: str
 ) -> None:
     begin, place, come, error = race
-    with standstill(place) as stands:
+    with standstill(at(place, storage)) as stands:
         first = asyncio.ensure_future(begin(world))
         await stands.reached()
         second = asyncio.ensure_future(come(world))
@@ -192,7 +193,7 @@ async def test_a_turn_that_waits_for_a_write_does_not_hold_up_the_end(world: San
     assert not isinstance(ended, BaseException) or isinstance(ended, SandlotError)
 
 
-async def test_what_is_being_made_cannot_be_destroyed(host: SandboxHostService, data_dir: Path) -> None:
+async def test_what_is_being_made_cannot_be_destroyed(host: SandboxHostService, data_dir: Path, storage: str) -> None:
     with standstill("create: guest started") as stands:
         making = asyncio.ensure_future(host.create(SessionSpec(session_id="s")))
         await stands.reached()
@@ -204,9 +205,10 @@ async def test_what_is_being_made_cannot_be_destroyed(host: SandboxHostService, 
         await making
     await host.destroy("s")
     await settled(host, data_dir)
-    assert list((data_dir / "volumes").iterdir()) == []
+    await nothing_left(host, data_dir, storage)
 
 
+@pytest.mark.every_storage
 async def test_what_a_session_was_to_begin_with_goes_away(world: SandboxHostService, data_dir: Path) -> None:
     """It has it, or it is not made."""
     with standstill("create: volume made") as stands:
@@ -235,6 +237,7 @@ async def test_of_a_snapshot_that_is_removed_nothing_begins(world: SandboxHostSe
     await usable(world, data_dir)
 
 
+@pytest.mark.every_storage
 async def test_a_process_that_holds_a_file_loses_it_with_a_rollback(world: SandboxHostService) -> None:
     script = "exec 3>>held; echo begun >&3; while :; do echo line >&3; sleep 0.01; done"
     async with world.call(CallRequest("s", ("sh", "-c", script), detach=True)) as stream:
@@ -247,6 +250,7 @@ async def test_a_process_that_holds_a_file_loses_it_with_a_rollback(world: Sandb
     assert await sh(world, "ls; ps ax | grep -c 'held[;]' || true") == "a\n0\n"
 
 
+@pytest.mark.every_storage
 async def test_a_diff_that_is_read_slowly_sees_what_was_there(world: SandboxHostService, data_dir: Path) -> None:
     await sh(world, "mkdir many; for i in $(seq 450); do echo $i > many/$i; done")
     await turn(world)

@@ -21,9 +21,9 @@ from sandlot.model import (
 )
 from sandlot.wiring.embedded import build
 from tests.conftest import clean_up, run
-from tests.e2e.standstill import PATIENCE_S, settled, standstill
+from tests.e2e.standstill import PATIENCE_S, at, settled, standstill
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.usefixtures("storage")]
 
 Ask = Callable[[SandboxHostService], Awaitable[object]]
 
@@ -135,11 +135,11 @@ def _named(case: tuple[Ask, str, tuple[object, ...]]) -> str:
 
 @pytest.mark.parametrize("case", GIVEN_UP, ids=map(_named, GIVEN_UP))
 async def test_a_caller_gives_up(
-    host: SandboxHostService, data_dir: Path, case: tuple[Ask, str, tuple[object, ...]]
+    host: SandboxHostService, data_dir: Path, case: tuple[Ask, str, tuple[object, ...]], storage: str
 ) -> None:
     begin, place, expected = case
     await prepare(host)
-    with standstill(place) as stands:
+    with standstill(at(place, storage)) as stands:
         caller = asyncio.ensure_future(begin(host))
         await stands.reached()
         caller.cancel()
@@ -173,12 +173,12 @@ CLOSED: list[tuple[Ask, str]] = [(begin, place) for begin, place, _ in GIVEN_UP]
 
 
 @pytest.mark.parametrize("case", CLOSED, ids=[_named((*case, ())) for case in CLOSED])
-async def test_an_engine_closes(settings: Settings, case: tuple[Ask, str]) -> None:
+async def test_an_engine_closes(settings: Settings, case: tuple[Ask, str], storage: str) -> None:
     """What was begun is done or has not happened, and its caller heard which."""
     begin, place = case
     host = await build(settings).__aenter__()
     await prepare(host)
-    with standstill(place) as stands:
+    with standstill(at(place, storage)) as stands:
         caller = asyncio.ensure_future(begin(host))
         await stands.reached()
         closing = asyncio.ensure_future(host.close())

@@ -26,8 +26,9 @@ from sandlot.model import (
 from sandlot.wiring.embedded import build
 from tests.conftest import clean_up
 from tests.e2e.standstill import PATIENCE_S, settled, standstill
+from tests.storages import ENVIRONMENT
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.usefixtures("storage")]
 ROOT = Path(__file__).parents[2]
 
 
@@ -182,8 +183,8 @@ from sandlot.host import failpoints
 from sandlot.model import ForkRequest, SessionSpec, SnapshotRequest, TurnRequest
 from sandlot.wiring.embedded import build
 
-async def main(data, place, ask):
-    async with build(load({**os.environ, "SANDLOT_DATA_DIR": data})) as host:
+async def main(place, ask):
+    async with build(load()) as host:
         failpoints.arm(place, lambda: os.kill(os.getpid(), signal.SIGKILL))
         await eval(ask)
 
@@ -192,13 +193,15 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 async def die(settings: Settings, place: str, ask: str) -> None:
-    words = (sys.executable, "-c", DYING, str(settings.data), place, ask)
+    words = (sys.executable, "-c", DYING, place, ask)
+    env = {**os.environ, **ENVIRONMENT, "SANDLOT_DATA_DIR": str(settings.data), "SANDLOT_STORAGE": settings.storage}
     ended = await asyncio.to_thread(
-        subprocess.run, words, cwd=ROOT, env=os.environ, capture_output=True, timeout=PATIENCE_S, check=False
+        subprocess.run, words, cwd=ROOT, env=env, capture_output=True, timeout=PATIENCE_S, check=False
     )
     assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
 
 
+@pytest.mark.every_storage
 async def test_a_repeat_after_a_crash_gets_the_first_answer(settings: Settings) -> None:
     """Each was recorded, and its engine died before it could say so."""
     await die(settings, "create: recorded", 'host.create(SessionSpec(session_id="s", request_id="r"))')
