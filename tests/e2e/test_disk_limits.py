@@ -23,8 +23,8 @@ try:
         with open(f"{folder}/{number}", "wb", buffering=0) as file:
             file.write(os.urandom(size))
             written += size
-        if number % 200 == 0: os.sync()
-    os.sync()
+        if number % 200 == 0: os.system("sync -f .")
+    os.system("sync -f .")
 except OSError as error:
     print(written, number, error.errno)
     sys.exit(3)
@@ -51,7 +51,7 @@ async def limited(host: SandboxHostService, storage: str) -> SandboxHostService:
 
 async def stored(host: SandboxHostService) -> int:
     """Bytes in files, as the session sees them."""
-    script = "sync; find . -type f -printf '%s\\n' | awk '{sum += $1} END {print sum + 0}'"
+    script = "sync -f .; find . -type f -printf '%s\\n' | awk '{sum += $1} END {print sum + 0}'"
     return int(await sh(host, script))
 
 
@@ -63,7 +63,7 @@ async def test_one_big_file_stops_at_the_limit(limited: SandboxHostService) -> N
         ran = await run(limited, CallRequest("s", ("sh", "-c", way)))
         assert ran.exit_code != 0, f"{way}: nothing was refused"
         assert limit * 0.6 <= await stored(limited) <= limit + MIB, way
-    assert await sh(limited, "rm a b; sync; echo room > a; cat a") == "room\n"
+    assert await sh(limited, "rm -f a b; sync -f .; echo room > a; cat a") == "room\n"
 
 
 @pytest.mark.every_storage
@@ -73,7 +73,7 @@ async def test_many_small_files_stop_at_the_limit(limited: SandboxHostService, p
     ran = await python(limited, SMALL, str(limit), str(count), "small")
     assert ran.exit_code == FULL, f"all of them were taken: {ran}"
     assert limit * 0.3 <= await stored(limited) <= limit + MIB, ran
-    await sh(limited, "rm -r small; sync; echo room > a")
+    await sh(limited, "rm -r small; sync -f .; echo room > a")
 
 
 @pytest.mark.every_storage
@@ -84,7 +84,7 @@ async def test_a_session_at_its_limit_goes_back(limited: SandboxHostService) -> 
     first = (await limited.turn_complete(TurnRequest("s"))).snapshot
     assert first
     for _ in range(3):
-        ran = await run(limited, CallRequest("s", ("sh", "-c", "head -c 200M /dev/urandom > big; sync")))
+        ran = await run(limited, CallRequest("s", ("sh", "-c", "head -c 200M /dev/urandom > big; sync -f .")))
         assert await stored(limited) <= limit + MIB, ran
         await limited.rollback(RollbackRequest("s", first))
         assert await sh(limited, "ls; cat a; echo more > b; cat b; rm b") == "a\nbegun\nmore\n", "it cannot be written"

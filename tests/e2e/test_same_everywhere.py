@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from sandlot.config.settings import load
@@ -140,6 +140,7 @@ def test_every_storage_tells_the_same(data_dir: Path, pytestconfig: pytest.Confi
             deadline=None,
             database=None,
             derandomize=True,
+            phases=(Phase.explicit, Phase.generate),  # a shorter list is sought for minutes, and is no clearer
             suppress_health_check=(HealthCheck.too_slow, HealthCheck.data_too_large),
         )
         @given(lists=LISTS)

@@ -365,11 +365,11 @@ _DISK = 48 * MIB
 async def the_disk_is_limited(stage: Stage) -> None:
     """A session that may write so much writes so much and at most 1 MiB more; when it has made room it goes on."""
     other = await stage.another(resources=Resources(disk_bytes=_DISK))
-    ran = await other.sh(f"head -c {2 * _DISK} /dev/urandom > a; sync")
+    ran = await other.sh(f"head -c {2 * _DISK} /dev/urandom > a; sync -f .")
     expect(ran.result.exit_code != 0 or b"space" in ran.stderr or b"quota" in ran.stderr, "nothing was refused")
     size = int(await sh(other, "stat -c %s a"))
     expect(_DISK // 2 <= size <= _DISK + MIB, f"{size} bytes fit into {_DISK}")
-    await sh(other, "rm a; sync; echo room > b; cat b")
+    await sh(other, "rm a; sync -f .; echo room > b; cat b")
 
 
 async def the_limit_holds_after_a_rollback(stage: Stage) -> None:
@@ -377,10 +377,10 @@ async def the_limit_holds_after_a_rollback(stage: Stage) -> None:
     other = await stage.another(resources=Resources(disk_bytes=_DISK))
     await sh(other, "echo begun > a")
     shot = await turn(other)
-    await other.sh(f"head -c {2 * _DISK} /dev/urandom > big; sync")
+    await other.sh(f"head -c {2 * _DISK} /dev/urandom > big; sync -f .")
     await back(other, shot)
     equal(await sh(other, "ls; cat a; echo more >> a; cat a"), "a\nbegun\nbegun\nmore\n")
-    await other.sh(f"head -c {2 * _DISK} /dev/urandom > big; sync")
+    await other.sh(f"head -c {2 * _DISK} /dev/urandom > big; sync -f .")
     size = int(await sh(other, "stat -c %s big"))
     expect(size <= _DISK + MIB, f"{size} bytes fit into {_DISK} after a rollback")
 

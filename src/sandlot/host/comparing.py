@@ -193,6 +193,11 @@ def _names(view: _View, found: _Found | None, path: str) -> set[str]:
     return view.names(path) if found is not None and found.is_directory else set()
 
 
+def _size(found: _Found | None) -> int | None:
+    """Of what has content: how large a directory is differs from filesystem to filesystem."""
+    return None if found is None or stat.S_ISDIR(found.stat.st_mode) else found.stat.st_size
+
+
 def _change(before: _View, after: _View, path: str, old: _Found | None, new: _Found | None, base: str) -> Change | None:
     if old is None and new is not None:
         kind, what = ChangeKind.ADDED, new.word
@@ -210,8 +215,8 @@ def _change(before: _View, after: _View, path: str, old: _Found | None, new: _Fo
         what=what,
         mode=stat.S_IMODE(new.stat.st_mode) if new else None,
         old_mode=stat.S_IMODE(old.stat.st_mode) if old else None,
-        size_bytes=new.stat.st_size if new else None,
-        old_size_bytes=old.stat.st_size if old else None,
+        size_bytes=_size(new),
+        old_size_bytes=_size(old),
         patch=write_patch(posixpath.relpath(path, base), _side(before, path, old), _side(after, path, new))
         if base
         else "",

@@ -92,7 +92,7 @@ class Change:
     what: str  # file, directory, symlink or other, after the change; before it, for what is gone
     mode: int | None = None  # after; None for what is gone
     old_mode: int | None = None
-    size_bytes: int | None = None
+    size_bytes: int | None = None  # of what has content: none of directories
     old_size_bytes: int | None = None
     patch: str = ""  # how to get from one to the other, as git writes it; only where it was asked for
 
