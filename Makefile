@@ -6,12 +6,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 KEEPER := src/sandlot/_bin/sandlot-keeper
 ATTEMPT := src/sandlot/_bin/sandlot-attempt
+PRELOAD := src/sandlot/_bin/sandlot-preload.so
 KEEPER_ASAN := guest/build/sandlot-keeper-asan
 GUEST_SOURCES := $(shell find guest -path guest/build -prune -o -type f -print 2>/dev/null)
 
 # The built-in template is the machine's own /usr: what an agent expects to find there, and what builds the guest.
 # `make DEBIAN= …` leaves the machine's packages alone.
-DEBIAN := sudo git python3 python3-pip python3-venv gcc libc6-dev
+DEBIAN := sudo git python3 python3-pip python3-venv gcc libc6-dev runsc
 
 PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check --no-input
 SAY := printf '%-10s%s\n'
@@ -25,10 +26,10 @@ SAY := printf '%-10s%s\n'
 help: ## list the verbs
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
 
-setup: $(VENV)/.installed $(KEEPER) $(ATTEMPT) ## make .venv, install what is locked, build the guest program
+setup: $(VENV)/.installed $(KEEPER) $(ATTEMPT) $(PRELOAD) ## make .venv, install what is locked, build the guest program
 	@:
 
-guest: $(KEEPER) $(ATTEMPT) ## build the guest program and put it into the package
+guest: $(KEEPER) $(ATTEMPT) $(PRELOAD) ## build the guest program and put it into the package
 	@:
 
 demo: setup ## show a sandbox at work: write, run, try to get out, come back after a restart
@@ -124,17 +125,17 @@ $(VENV)/.locked: requirements/dev.txt | $(VENV)/bin/python
 	@$(PIP) install --require-hashes -r requirements/dev.txt
 	@touch $@
 
-$(VENV)/.installed: pyproject.toml setup.py $(VENV)/.locked | $(KEEPER) $(ATTEMPT)
+$(VENV)/.installed: pyproject.toml setup.py $(VENV)/.locked | $(KEEPER) $(ATTEMPT) $(PRELOAD)
 	@$(SAY) install 'sandlot, editable'
 	@$(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@
 
-$(KEEPER) $(ATTEMPT) &: $(GUEST_SOURCES) | debian
+$(KEEPER) $(ATTEMPT) $(PRELOAD) &: $(GUEST_SOURCES) | debian
 	@command -v cc >/dev/null || command -v gcc >/dev/null || { \
 		echo 'no C compiler: install gcc and libc6-dev, then run make guest'; exit 1; }
 	@$(SAY) guest 'compiling'
 	@$(MAKE) --silent --no-print-directory -C guest
 	@mkdir -p $(@D)
-	@for program in $(KEEPER) $(ATTEMPT); do \
+	@for program in $(KEEPER) $(ATTEMPT) $(PRELOAD); do \
 		cp guest/build/$${program##*/} $$program.new && mv $$program.new $$program; \
 	done

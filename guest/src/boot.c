@@ -51,6 +51,8 @@ static void need(bool fine, const char *stage) {
     if (!fine) fail(stage);
 }
 
+void boot_need(bool fine, const char *stage) { need(fine, stage); }
+
 /* Leaves only standard streams on /dev/null and the listed descriptors. */
 static void close_others(int *keep, int count) {
     /* The keeper's own input is /dev/null; its log is not for guests. */
@@ -160,13 +162,16 @@ static void enter_groups(const struct boot_plan *plan) {
     }
 }
 
-_Noreturn void boot_confined(const struct boot_plan *plan) {
-    int keep[] = {plan->socket, plan->root, plan->devices};
+void boot_begin(const struct boot_plan *plan, int *keep, int count) {
     boot_socket = plan->socket;
     enter_groups(plan);
-    close_others(keep, 3);
-    boot_socket = keep[0];
+    close_others(keep, count);
     wait_for_keeper();
+}
+
+_Noreturn void boot_confined(const struct boot_plan *plan) {
+    int keep[] = {plan->socket, plan->root, plan->devices};
+    boot_begin(plan, keep, 3);
     need(setgroups(0, NULL) == 0 && setresgid(0, 0, 0) == 0 && setresuid(0, 0, 0) == 0, "become root inside");
     /* Here rather than at birth: the namespace begins at the cgroup that we are in now. */
     need(unshare(CLONE_NEWCGROUP) == 0, "cgroup namespace");

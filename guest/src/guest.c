@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "process.h"
+#include "sentry.h"
 #include "tree.h"
 
 enum {
@@ -37,7 +38,9 @@ static struct watch *leftovers;       /* pipes of finished commands that a backg
 static struct watch *leftover_graves; /* freed like the graveyard */
 static int process_count, leftover_count;
 static bool want_write, pong_due, broken_due;
-static uint64_t pong_token;
+static uint64_t pong_token, count_token;
+static bool counted_due;
+static int counted, limit_error;
 static uint32_t broken_reason;
 static uint64_t broken_id;
 static int64_t held_since_ms; /* when the news of a start was first held back; 0: none is */
@@ -304,7 +307,8 @@ static void on_spawn(uint64_t id, uint8_t *payload, uint32_t length) {
         return;
     }
     struct started ends;
-    if (process_count > PROCESSES_MAX) process->failure = (struct spawn_failure){EAGAIN, STAGE_TOO_MANY};
+    if (limit_error) process->failure = (struct spawn_failure){limit_error, STAGE_RESOURCES};
+    else if (process_count > PROCESSES_MAX) process->failure = (struct spawn_failure){EAGAIN, STAGE_TOO_MANY};
     else process->plan = spawn_start(&request, &process->late, &ends, &process->failure);
     if (process->plan == NULL) {
         process->failed = true;
@@ -454,6 +458,13 @@ static void on_frame(const struct frame *frame) {
     } else if (frame->type == FRAME_PING && frame->length == 8) {
         pong_due = true;
         pong_token = get_u64(frame->payload);
+    } else if (frame->type == FRAME_COUNT && frame->length == 12) {
+        counted_due = true;
+        count_token = get_u64(frame->payload);
+        counted = tree_others(get_u32(frame->payload + 8) ? SIGKILL : 0);
+    } else if (frame->type == FRAME_LIMIT && frame->length == 8) {
+        /* Nothing runs under a limit that does not hold. */
+        limit_error = sentry_limit(get_u64(frame->payload));
     } else if (frame->type == FRAME_SPAWN) {
         on_spawn(frame->id, inbox + (frame->payload - inbox), frame->length);
     } else if (frame->type >= FRAME_STDIN && frame->type <= FRAME_RELEASE) {
@@ -643,6 +654,8 @@ static void batch_fill(void) {
     }
     if (pong_due)
         batch_add(NULL, FRAME_PONG, 0, 0, put_u64(batch_head(), pong_token), NULL, 0);
+    if (counted_due)
+        batch_add(NULL, FRAME_COUNTED, 0, 0, put_u32(put_u64(batch_head(), count_token), (uint32_t)counted), NULL, 0);
     if (batch_sync()) return;
     for (struct process *p = processes; p; p = p->next) batch_process(p);
 }
@@ -654,6 +667,7 @@ static void batch_sent(void) {
         switch (note->type) {
         case FRAME_BROKEN: broken_due = false; break;
         case FRAME_PONG: pong_due = false; break;
+        case FRAME_COUNTED: counted_due = false; break;
         case FRAME_WELCOME: sync_state = SYNC_LIST; break;
         case FRAME_PROCESS: note->process->listed = true; break;
         case FRAME_SYNCED: sync_state = SYNC_IDLE; break;

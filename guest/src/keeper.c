@@ -23,6 +23,7 @@
 #include "boot.h"
 #include "kernel.h"
 #include "root.h"
+#include "runsc.h"
 #include "view.h"
 #include "wire.h"
 
@@ -434,6 +435,48 @@ static void start_confined(const struct ask *ask, struct root_plan *plan, const 
     give_layers_to_janitor(&layers);
 }
 
+/* Made once: what every sandbox of gVisor stands on. */
+static int small_root(void) {
+    static int made = -1;
+    if (made < 0) made = runsc_small_root();
+    return made < 0 ? -1 : sys_open_tree(made, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
+}
+
+/* runsc is pid 1 of a pid namespace, so that its end is the end of all that it started. */
+static void start_runsc(const struct ask *ask, struct root_plan *plan, const char *config, char **words) {
+    enum { NAMESPACES = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS };
+    int ends[2], pidfd = -1;
+    if (prepare_confinement() < 0) return no(ask, errno, "prepare confinement (root is needed)");
+    static struct layers layers;
+    int root = root_assemble(data, plan, &layers);
+    if (root < 0) {
+        no(ask, errno, root_error());
+        give_layers_to_janitor(&layers);
+        return;
+    }
+    int small = small_root();
+    if (small < 0 || make_channel(ends) < 0) {
+        no(ask, errno, "make the small root");
+        if (small >= 0) close(small);
+        give_to_janitor(root);
+        give_layers_to_janitor(&layers);
+        return;
+    }
+    struct runsc_plan start = {.boot = {.socket = ends[1], .root = root, .devices = small}, .config = config, .words = words};
+    pid_t pid = fork_guest((uint64_t)NAMESPACES, sort_groups(ask, start.boot.groups, &start.boot.group_count), &pidfd);
+    if (pid == 0) runsc_boot(&start);
+    int error = errno;
+    close(ends[1]);
+    close(small);
+    if (pid > 0) confirm_start(ask, ask->strings[0], "gvisor", plan->range, pid, ends[0], pidfd);
+    else {
+        no(ask, error, "clone3");
+        close(ends[0]);
+    }
+    give_to_janitor(root);
+    give_layers_to_janitor(&layers);
+}
+
 static void start_plain(const struct ask *ask, const char *directory) {
     int ends[2], pidfd = -1;
     if (make_channel(ends) < 0) return no(ask, errno, "socketpair");
@@ -470,6 +513,24 @@ static bool read_birth(char *text, struct root_plan *plan) {
     return read_range(text, &plan->range);
 }
 
+/* name, gvisor, range, the text of config.json, a layer over the template or nothing, the number of words of runsc, these
+ * words, template, volume, older layers. */
+static void on_start_runsc(struct ask *ask) {
+    enum { WORDS = 6, WORDS_MAX = 32 };
+    struct root_plan plan = {0};
+    char *words[WORDS_MAX + 1] = {NULL};
+    long count = ask->count > WORDS ? strtol(ask->strings[5], NULL, 10) : 0;
+    if (count < 1 || count > WORDS_MAX || ask->count < WORDS + count + 2 || !read_range(ask->strings[2], &plan.range))
+        return no(ask, EINVAL, "malformed start");
+    memcpy(words, ask->strings + WORDS, (size_t)count * sizeof *words);
+    plan.extra_path = ask->strings[4];
+    plan.template_path = ask->strings[WORDS + count];
+    plan.volume_path = ask->strings[WORDS + count + 1];
+    plan.layers = ask->strings + WORDS + count + 2;
+    plan.layer_count = ask->count - WORDS - (int)count - 2;
+    start_runsc(ask, &plan, ask->strings[3], words);
+}
+
 /* name, runtime, then for namespaces: hostname, range, template, volume, older layers; for none: directory. With it may
  * come descriptors: of the cgroup that the guest is born in, and of files of those that it enters. */
 static void on_start(struct ask *ask) {
@@ -477,6 +538,7 @@ static void on_start(struct ask *ask) {
         return no(ask, EINVAL, "malformed start");
     if (guest_find(ask->strings[0])) return no(ask, EEXIST, "a guest of that name is there");
     if (strcmp(ask->strings[1], "none") == 0) return start_plain(ask, ask->strings[2]);
+    if (strcmp(ask->strings[1], "gvisor") == 0) return on_start_runsc(ask);
     struct root_plan plan = {0};
     if (strcmp(ask->strings[1], "namespaces") != 0 || ask->count < 6 || !read_birth(ask->strings[3], &plan))
         return no(ask, EINVAL, "malformed start");
@@ -507,7 +569,7 @@ static void on_adopt(struct ask *ask) {
     int range = -1;
     if (ask->count != 4 || ask->fd_count != 2 || strlen(ask->strings[0]) >= NAME_MAX_BYTES)
         return no(ask, EINVAL, "malformed adopt");
-    if (strcmp(ask->strings[1], "namespaces") == 0 && !read_range(ask->strings[2], &range))
+    if (strcmp(ask->strings[1], "none") != 0 && !read_range(ask->strings[2], &range))
         return no(ask, EINVAL, "malformed range");
     if (guest_find(ask->strings[0])) return no(ask, EEXIST, "a guest of that name is there");
     pid_t pid = (pid_t)strtol(ask->strings[3], NULL, 10);
@@ -517,13 +579,24 @@ static void on_adopt(struct ask *ask) {
     yes(ask);
 }
 
-/* name, template, volume, older layers. */
+static bool is_runsc(const struct guest *guest) { return strcmp(guest->runtime, "gvisor") == 0; }
+
+/* name, template, volume, older layers; under gVisor behind the name the layer over the template. */
 static void on_swap(struct ask *ask) {
     struct guest *guest = ask->count >= 3 ? guest_find(ask->strings[0]) : NULL;
     if (guest == NULL || guest->dead) return no(ask, ESRCH, "no such guest");
     if (guest->range < 0) return no(ask, EOPNOTSUPP, "a guest without a root of its own");
     if (prepare_confinement() < 0) return no(ask, errno, "prepare confinement");
-    struct root_plan plan = {ask->strings[1], ask->strings[2], ask->strings + 3, ask->count - 3, guest->range, 0};
+    int first = is_runsc(guest) ? 2 : 1;
+    if (ask->count < first + 2) return no(ask, EINVAL, "malformed swap");
+    struct root_plan plan = {
+        .template_path = ask->strings[first],
+        .volume_path = ask->strings[first + 1],
+        .layers = ask->strings + first + 2,
+        .layer_count = ask->count - first - 2,
+        .extra_path = first == 2 ? ask->strings[1] : NULL,
+        .range = guest->range,
+    };
     static struct layers layers;
     int root = root_assemble(data, &plan, &layers), old = -1;
     if (root < 0) {
@@ -531,9 +604,9 @@ static void on_swap(struct ask *ask) {
         give_layers_to_janitor(&layers);
         return;
     }
-    int result = root_swap(guest->death.fd, root, &old);
+    int result = is_runsc(guest) ? runsc_swap(guest->pid, guest->death.fd, root, &old) : root_swap(guest->death.fd, root, &old);
     int error = errno;
-    if (result < 0) no(ask, error, root_error());
+    if (result < 0) no(ask, error, is_runsc(guest) ? runsc_error() : root_error());
     else yes(ask);
     give_to_janitor(old);
     give_to_janitor(root);
@@ -544,7 +617,7 @@ static void on_swap(struct ask *ask) {
 static void on_view(struct ask *ask) {
     struct guest *guest = ask->count >= 1 ? guest_find(ask->strings[0]) : NULL;
     if (guest == NULL || guest->dead) return no(ask, ESRCH, "no such guest");
-    if (guest->range < 0) return no(ask, EOPNOTSUPP, "a guest without a root of its own");
+    if (guest->range < 0 || is_runsc(guest)) return no(ask, EOPNOTSUPP, "a guest without mounts of its own");
     if (prepare_confinement() < 0) return no(ask, errno, "prepare confinement");
     if (view_show(guest->death.fd, ask->strings + 1, ask->count - 1) < 0) return no(ask, errno, "show the limits inside");
     yes(ask);
@@ -573,7 +646,7 @@ static void on_stop(struct ask *ask) {
     /* The guest's end would drop the last reference to its root, and whoever waits for it would wait for the disk. */
     char path[32];
     snprintf(path, sizeof path, "/proc/%d/root", (int)guest->pid);
-    int root = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    int root = is_runsc(guest) ? runsc_root(guest->pid) : open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
     sys_pidfd_send_signal(guest->death.fd, SIGKILL);
     give_to_janitor(root);
 }

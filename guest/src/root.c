@@ -206,7 +206,7 @@ static int configure(int context, struct layers *layers, int data, const struct 
     static const char *const options[][2] = {{"redirect_dir", "on"}, {"metacopy", "on"}, {"source", "sandlot"}};
     const struct range_maps *range = range_maps(plan->range);
     if (range == NULL) return -1;
-    if (plan->layer_count > LAYERS_MAX - 4) {
+    if (plan->layer_count > LAYERS_MAX - 5) {
         errno = E2BIG;
         return failed("too many layers");
     }
@@ -214,7 +214,11 @@ static int configure(int context, struct layers *layers, int data, const struct 
     if (open_shelf(layers, data, plan->volume_path, range->volume_map, &shelf) < 0) return -1;
     for (int i = 0; i < plan->layer_count; i++)
         if (add(context, "lowerdir+", take_from(&shelf, layers, plan->layers[i])) < 0) return -1;
-    if (add(context, "lowerdir+", keep_open(layers, mapped_clone(data, plan->template_path, range->template_map))) < 0) return -1;
+    const char *below[] = {plan->extra_path, plan->template_path};
+    for (size_t i = 0; i < sizeof below / sizeof *below; i++) {
+        if (below[i] == NULL || *below[i] == 0) continue;
+        if (add(context, "lowerdir+", keep_open(layers, mapped_clone(data, below[i], range->template_map))) < 0) return -1;
+    }
     if (add_upper(context, &shelf, layers, plan->volume_path) < 0) return -1;
     for (size_t i = 0; i < sizeof options / sizeof *options; i++)
         if (sys_fsconfig(context, FSCONFIG_SET_STRING, options[i][0], options[i][1], 0) < 0)

@@ -13,6 +13,7 @@ struct root_plan {
     const char *volume_path;   /* holds u/ and w/ */
     char **layers;             /* older uppers, newest first, in canonical ids, below the directory that holds the volume */
     int layer_count;
+    const char *extra_path;    /* a layer between those and the template, owned like it; NULL or empty: none */
     int range;                 /* index of the session's id range */
     unsigned long processes_max; /* of a new session; 0: any number */
 };

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "raw.h"
+#include "sentry.h"
 #include "users.h"
 
 enum { STACK_BYTES = 16384 };
@@ -91,15 +92,17 @@ CHILD static int child(void *argument) {
     /* Zero means whoever writes. First of all: nothing of the program happens outside. */
     for (int i = 0; i < request->group_count; i++)
         must(plan, raw(SYS_write, request->groups[i], address("0"), 1, 0), STAGE_RESOURCES);
+    must(plan, sentry_enter_group(), STAGE_RESOURCES);
     raw(SYS_setsid, 0, 0, 0, 0);
     if (plan->terminal) must(plan, raw(SYS_ioctl, plan->in, TIOCSCTTY, 0, 0), STAGE_PTY);
     const int ends[] = {plan->in, plan->out, plan->err};
     for (int fd = 0; fd < 3; fd++) must(plan, raw(SYS_dup3, ends[fd], fd, 0, 0), STAGE_RESOURCES);
-    must(plan, raw(SYS_close_range, 3, ~0u, 0, 0), STAGE_RESOURCES);
+    must(plan, raw(SYS_close_range, 3, INT_MAX, 0, 0), STAGE_RESOURCES); /* more than that gVisor refuses */
     for (uint32_t i = 0; i < request->rlimit_count; i++) {
         uint64_t value[2] = {request->rlimits[i].soft, request->rlimits[i].hard};
         must(plan, raw(SYS_prlimit64, 0, request->rlimits[i].resource, address(value), 0), STAGE_RLIMIT);
     }
+    must(plan, sentry_enter(), STAGE_RESOURCES);
     if (!plan->as_self) {
         must(plan, raw(SYS_setgroups, plan->who.group_count, address(plan->who.groups), 0, 0), STAGE_USER);
         must(plan, raw(SYS_setresgid, plan->who.gid, plan->who.gid, plan->who.gid, 0), STAGE_USER);
@@ -172,6 +175,13 @@ static bool open_terminal(const struct spawn_request *request, int *ours, int *t
     if (*ours < 0) return false;
     if (ioctl(*ours, TIOCSPTLCK, &unlock) < 0 || ioctl(*ours, TIOCSWINSZ, &size) < 0) return false;
     *theirs = ioctl(*ours, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
+    if (*theirs < 0 && sentry_is_on()) { /* it may not know the call; its /dev is nobody's but ours */
+        unsigned number = 0;
+        char path[32];
+        if (ioctl(*ours, TIOCGPTN, &number) < 0) return false;
+        snprintf(path, sizeof path, "/dev/pts/%u", number);
+        *theirs = open(path, O_RDWR | O_NOCTTY | O_CLOEXEC);
+    }
     return *theirs >= 0;
 }
 
@@ -212,6 +222,8 @@ static bool open_ends(struct spawn_request *request, struct plan *plan, struct s
 }
 
 static bool start(struct plan *plan, struct started *out, struct spawn_failure *failure) {
+    *failure = (struct spawn_failure){sentry_prepare(), STAGE_RESOURCES};
+    if (failure->error) return false;
     if (!plan->as_self) {
         *failure = (struct spawn_failure){identity_find(plan->request.user, &plan->who), STAGE_USER};
         if (failure->error) return false;

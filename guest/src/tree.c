@@ -14,13 +14,13 @@ enum { FAMILY_MAX = 8192, ROUNDS_MAX = 4 };
 
 struct kin {
     pid_t pid, parent;
-    bool ours;
+    bool ours, lives;
 };
 
 static struct kin people[FAMILY_MAX];
 
-/* The parent's pid is the second field behind the last ')': the name may hold anything. */
-static pid_t parent_of(pid_t pid) {
+/* State and parent stand behind the last ')': the name may hold anything. Gives 0 for one that is gone. */
+static pid_t parent_of(pid_t pid, char *state) {
     char path[32], text[512];
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -31,6 +31,7 @@ static pid_t parent_of(pid_t pid) {
     text[got] = 0;
     char *close_paren = strrchr(text, ')');
     if (close_paren == NULL || strlen(close_paren) < 5) return 0;
+    *state = close_paren[2];
     return (pid_t)strtol(close_paren + 4, NULL, 10);
 }
 
@@ -40,7 +41,10 @@ static int read_people(void) {
     int count = 0;
     for (struct dirent *entry; count < FAMILY_MAX && (entry = readdir(proc));) {
         pid_t pid = (pid_t)strtol(entry->d_name, NULL, 10);
-        if (pid > 1) people[count++] = (struct kin){pid, parent_of(pid), false};
+        char state = 0;
+        if (pid <= 1) continue;
+        pid_t parent = parent_of(pid, &state);
+        people[count++] = (struct kin){pid, parent, false, state != 0 && state != 'Z' && state != 'X'};
     }
     closedir(proc);
     return count;
@@ -75,4 +79,14 @@ void tree_signal(pid_t root, int signal_number) {
         for (int i = 0; i < count; i++)
             if (people[i].ours && people[i].pid != root && people[i].pid != getpid()) kill(people[i].pid, signal_number);
     }
+}
+
+int tree_others(int signal_number) {
+    int count = read_people(), alive = 0;
+    for (int i = 0; i < count; i++) {
+        if (people[i].pid == getpid() || !people[i].lives) continue;
+        alive++;
+        if (signal_number) kill(people[i].pid, signal_number);
+    }
+    return alive;
 }

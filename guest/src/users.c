@@ -10,6 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "sentry.h"
+
 enum { FILE_BYTES_MAX = 256 * 1024, ID_MAX = 65535, FIELDS = 7 };
 
 static char text[FILE_BYTES_MAX + 1];
@@ -21,9 +23,16 @@ static struct {
     struct stat passwd, group;
 } last;
 
+/* Of the session, wherever its root is. */
+static const char *inside(const char *path) {
+    static char full[64];
+    snprintf(full, sizeof full, "%s%s", sentry_root(), path);
+    return full;
+}
+
 /* Reads a regular file into `text`. Anything else (a FIFO would hang us) counts as absent. */
 static int load(const char *path) {
-    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+    int fd = open(inside(path), O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
     if (fd < 0) return errno;
     struct stat info;
     if (fstat(fd, &info) < 0 || !S_ISREG(info.st_mode)) {
@@ -107,8 +116,8 @@ static bool same_file(const struct stat *one, const struct stat *other) {
 
 static void look(struct stat *passwd, struct stat *group) {
     *passwd = *group = (struct stat){0};
-    (void)!stat("/etc/passwd", passwd);
-    (void)!stat("/etc/group", group);
+    (void)!stat(inside("/etc/passwd"), passwd);
+    (void)!stat(inside("/etc/group"), group);
 }
 
 static int search(const char *who, struct identity *out);

@@ -1,4 +1,4 @@
-/* The wire between a host and a guest, version 2. docs/protocol.md is the prose of this file.
+/* The wire between a host and a guest, version 3. docs/protocol.md is the prose of this file.
  *
  * Both ends hold one AF_UNIX SOCK_SEQPACKET socketpair. A message is one or more whole frames, so a reader that
  * dies never leaves half a frame behind. All integers are little-endian.
@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 enum {
-    WIRE_VERSION = 2,
+    WIRE_VERSION = 3,
     HEADER_BYTES = 16,
     MESSAGE_BYTES_MAX = 256 * 1024,
     DATA_BYTES_MAX = 64 * 1024,
@@ -32,6 +32,8 @@ enum {
     FRAME_DISCARD = 8,   /* flags = stream: read on, count, keep nothing */
     FRAME_RELEASE = 9,   /* forget a finished process */
     FRAME_PING = 10,     /* u64 token */
+    FRAME_COUNT = 11,    /* u64 token, u32 end: how many processes there are but you; 1: kill them first */
+    FRAME_LIMIT = 12,    /* u64 processes that there may be but you, 0: any number; under gVisor only */
 };
 
 /* Guest to host. */
@@ -47,6 +49,7 @@ enum {
     FRAME_PONG = 73,        /* u64 token */
     FRAME_BROKEN = 74,      /* u32 reason: a message of the host was refused whole */
     FRAME_BOOT_FAILED = 75, /* u32 errno, text: the stage */
+    FRAME_COUNTED = 76,     /* u64 token, u32 processes */
 };
 
 enum { STREAM_STDOUT = 0, STREAM_STDERR = 1, STREAMS = 2 };

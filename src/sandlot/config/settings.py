@@ -29,6 +29,8 @@ class Settings:
     shutdown_timeout_s: float
     pause_drain_s: float
     keeper: Path  # the guest program
+    runsc: str  # a path, or a name to look for
+    gvisor_platform: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,12 @@ VARIABLES = (
         "How long calls may end before a pause freezes them, where the pause does not say, in seconds.",
         "0",
     ),
+    Variable("SANDLOT_RUNSC", "The program of gVisor: a path, or a name that is looked for.", "`runsc`"),
+    Variable(
+        "SANDLOT_GVISOR_PLATFORM",
+        "How gVisor runs programs: `systrap`, `kvm` or `ptrace`. `auto` takes the first that works.",
+        f"`{AUTO}`",
+    ),
     Variable("SANDLOT_KEEPER", "The guest program, where it is not the one of the package.", "in the package"),
 )
 
@@ -123,6 +131,8 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
         health_interval_s=read.number("SANDLOT_HEALTH_INTERVAL_S", limits.HEALTH_INTERVAL_S, 0.1, 86400),
         shutdown_timeout_s=read.number("SANDLOT_SHUTDOWN_TIMEOUT_S", limits.SHUTDOWN_TIMEOUT_S, 0, 3600),
         pause_drain_s=read.number("SANDLOT_PAUSE_DRAIN_S", 0.0, 0, limits.PAUSE_DRAIN_S_MAX),
+        runsc=env.get("SANDLOT_RUNSC") or "runsc",
+        gvisor_platform=read.one_of("SANDLOT_GVISOR_PLATFORM", AUTO, ("systrap", "kvm", "ptrace")),
         keeper=Path(env.get("SANDLOT_KEEPER") or Path(__file__).parents[1] / "_bin" / "sandlot-keeper"),
     )
     if read.wrong:
@@ -163,6 +173,13 @@ class _Reader:
         if not text or low <= value <= high:
             return value or default
         self.wrong.append(f"{name} must be a size of at least {low} bytes, such as 512M or 2G, not {text[:32]!r}")
+        return default
+
+    def one_of(self, name: str, default: str, others: tuple[str, ...]) -> str:
+        text = self._env.get(name) or default
+        if text == default or text in others:
+            return text
+        self.wrong.append(f"{name} must be one of {default}, {', '.join(others)}, not {text[:32]!r}")
         return default
 
     def word(self, name: str, default: str) -> str:

@@ -170,8 +170,9 @@ class Group(Protocol):
         """What the call left running keeps its limits."""
         ...
 
-    def is_alone(self) -> bool:
-        """Whether nothing lives but the guest. Raises Unavailable."""
+    async def is_alone(self) -> bool:
+        """Whether nothing lives but the guest, as far as that can be told of one that is frozen. Raises Unavailable,
+        DeadlineExceeded."""
         ...
 
     def freeze(self) -> None:

@@ -280,7 +280,7 @@ class Turns:
         return await self._take(session, name, SnapshotKind.NAMED, None, request_id)
 
     async def _freeze_and_take(self, storage: Storage, volume: Volume, group: Group, *, is_frozen: bool) -> Taken:
-        is_alone = group.is_alone()
+        is_alone = await group.is_alone()
         if is_alone or is_frozen or storage.is_atomic:
             return await storage.snapshot(volume, alone=is_alone)
         await group.pause()

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from sandlot.config.settings import Settings
 from sandlot.host.journal import Journal
 from sandlot.host.parts import HostParts, HostSettings
+from sandlot.host.runtimes.gvisor import GvisorRuntime
 from sandlot.host.runtimes.keeper import Keeper
 from sandlot.host.runtimes.namespaces import NamespacesRuntime
 from sandlot.host.runtimes.none import NoRuntime
@@ -38,7 +39,18 @@ def build(settings: Settings, progress: Callable[[int], None] | None = None) -> 
             # `auto` takes the first that is ready.
             storages=Storages(LayersStorage(settings.data)),
             runtimes={
-                runtime.name: runtime for runtime in (NamespacesRuntime(keeper, settings.data), NoRuntime(keeper))
+                runtime.name: runtime
+                for runtime in (
+                    NamespacesRuntime(keeper, settings.data),
+                    GvisorRuntime(
+                        keeper,
+                        settings.data,
+                        settings.runsc,
+                        settings.gvisor_platform,
+                        settings.keeper.with_name("sandlot-preload.so"),
+                    ),
+                    NoRuntime(keeper),
+                )
             },
             templates=TemplateStore(settings.data, progress),
             keeper=keeper,

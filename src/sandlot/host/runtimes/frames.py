@@ -10,8 +10,9 @@ from resource import RLIMIT_NOFILE
 from sandlot.contracts.runtime import ProcessEnd, SpawnPlan
 from sandlot.model import LimitReached, Stream, limits
 
-VERSION = 2
+VERSION = 3
 GROUPS_SINCE = 2
+COUNT_SINCE = 3
 MESSAGE_BYTES_MAX = 256 * 1024
 STDIN_CREDIT = 64 * 1024
 NONCE_BYTES = 16
@@ -24,6 +25,7 @@ _WELCOME = struct.Struct("<16sII")
 _LISTING = struct.Struct("<IIQQQ")
 EXIT = struct.Struct("<iIQQQQQ")
 STDIN_ACK = struct.Struct("<QI")
+_COUNT = struct.Struct("<QI")
 _SPAWN = struct.Struct("<IHHIIII")
 _RLIMIT = struct.Struct("<IQQ")
 _SIZE = struct.Struct("<HH")
@@ -40,6 +42,8 @@ class Frame(IntEnum):
     DISCARD = 8
     RELEASE = 9
     PING = 10
+    COUNT = 11
+    LIMIT = 12
     WELCOME = 65
     PROCESS = 66
     SYNCED = 67
@@ -51,6 +55,7 @@ class Frame(IntEnum):
     PONG = 73
     BROKEN = 74
     BOOT_FAILED = 75
+    COUNTED = 76
 
 
 STREAMS = (Stream.STDOUT, Stream.STDERR)
@@ -111,6 +116,20 @@ def stdin(ident: int, offset: int, data: bytes) -> bytes:
 
 def signal(ident: int, number: int, scope: int) -> bytes:
     return frame(Frame.SIGNAL, ident, _TWO_U32.pack(number, scope))
+
+
+def count(token: int, *, end: bool) -> bytes:
+    return frame(Frame.COUNT, 0, _COUNT.pack(token, end))
+
+
+def limit(processes: int) -> bytes:
+    """0: any number."""
+    return frame(Frame.LIMIT, 0, U64.pack(processes))
+
+
+def read_counted(payload: memoryview) -> tuple[int, int]:
+    """The token, and how many processes there are but the guest."""
+    return _unpack(_COUNT, payload)
 
 
 def resize(ident: int, rows: int, columns: int) -> bytes:

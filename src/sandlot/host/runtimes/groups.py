@@ -52,9 +52,12 @@ class Group:
     def end_call(self, call: str) -> None:
         self._controllers.unnest(self._path.name, call)
 
-    def is_alone(self) -> bool:
+    async def is_alone(self) -> bool:
         """Whether nothing lives in the session but its guest."""
-        return self._processes() == [self._guest]
+        return self._is_alone()
+
+    def _is_alone(self) -> bool:
+        return self.processes() == [self._guest]
 
     def freeze(self) -> None:
         """Begin to: what is on a processor may run on for a moment. Raises Unavailable."""
@@ -65,7 +68,7 @@ class Group:
         """Nothing in the session moves when this returns. Raises DeadlineExceeded, Unavailable."""
         if not self._is_freezing:
             self.freeze()
-        await self._wait("frozen", self._is_frozen)
+        await self._wait("frozen", self.is_frozen)
 
     async def resume(self) -> None:
         self._is_freezing = False
@@ -73,26 +76,26 @@ class Group:
 
     async def clear(self) -> None:
         """End everything but the guest. Raises DeadlineExceeded, Unavailable."""
-        if self.is_alone():
+        if self._is_alone():
             return
         # Frozen, nothing forks and nobody reaps: a number that is read stays whose it was.
         await self.pause()
         try:
-            for pid in self._processes():
+            for pid in self.processes():
                 if pid != self._guest:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
         finally:
             await self.resume()
-        await self._wait("cleared", self.is_alone)
+        await self._wait("cleared", self._is_alone)
 
-    def _processes(self) -> list[int]:
+    def processes(self) -> list[int]:
         try:
             return sorted(map(int, _look(f"{self._text}/cgroup.procs").split()))
         except OSError as error:
             raise Unavailable(f"the processes of the session cannot be counted: {error.strerror}") from error
 
-    def _is_frozen(self) -> bool:
+    def is_frozen(self) -> bool:
         try:
             if self._version == 1:
                 return _look(f"{self._text}/freezer.state").strip() == b"FROZEN"

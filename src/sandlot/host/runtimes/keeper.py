@@ -22,7 +22,8 @@ from sandlot.host.runtimes.groups import Group, Groups
 from sandlot.host.runtimes.link import GuestLink
 from sandlot.model import CapabilityNotSupported, DeadlineExceeded, Resources, Unavailable, limits
 
-VERSION = 3
+VERSION = 4
+RUNSC_SINCE = 4
 _BORN_IN_GROUP_SINCE = 2
 _ENTERS_GROUPS_SINCE = 3
 _HEADER = struct.Struct("<IiQ")
@@ -130,7 +131,7 @@ class Keeper:
         fds = [] if group is None else [group]
         enters = self._version >= _ENTERS_GROUPS_SINCE
         try:
-            if enters and (born_with := self.groups.controllers.born_with(resources)) and guest_range >= 0:
+            if enters and runtime == "namespaces" and (born_with := self.groups.controllers.born_with(resources)):
                 words = (words[0], f"{guest_range}:{born_with}", *words[2:])
             if enters:
                 fds += self.groups.controllers.prepare(name, resources)
@@ -164,15 +165,28 @@ class Keeper:
 
     def group(self, name: str) -> Group:
         """All processes of a guest. Raises Unavailable when it is gone, CapabilityNotSupported without groups."""
-        held = self._guests.get(name)
-        if held is None:
-            raise Unavailable("the guest of the session is gone")
-        return self.groups.find(name, held.link.pid, partial(self.show, name))
+        return self.groups.find(name, self.link(name).pid, partial(self.show, name))
 
     async def show(self, name: str, resources: Resources) -> None:
         """Let a guest that has begun see what its limits leave of the machine."""
         if told := self.groups.controllers.views(name, resources):
             await self._ask(Ask.VIEW, name, *itertools.chain(*told.items()))
+
+    @property
+    def program(self) -> Path:
+        return self._program
+
+    @property
+    def version(self) -> int:
+        """Of the keeper that is there; 0 before one was met."""
+        return self._version
+
+    def link(self, name: str) -> GuestLink:
+        """Raises Unavailable when the guest is gone."""
+        held = self._guests.get(name)
+        if held is None:
+            raise Unavailable("the guest of the session is gone")
+        return held.link
 
     def take(self, name: str, on_end: Callable[[str], None]) -> GuestLink | None:
         """A guest that an earlier engine left with the keeper."""

@@ -41,6 +41,8 @@ class GuestLink:
         self._listing: list[KnownProcess] = []
         self._synced: asyncio.Future[None] | None = None
         self._held: list[tuple[int, int, int, bytes]] | None = None
+        self._counting: dict[int, asyncio.Future[int]] = {}
+        self._last_count = 0
         self._ended = False
         end.setblocking(False)
         self._loop.add_reader(end.fileno(), self._readable)
@@ -97,6 +99,25 @@ class GuestLink:
             del self._sinks[process_id]
             raise
         return LinkedProcess(self, process_id)
+
+    async def count(self, *, end: bool = False) -> int:
+        """How many processes the guest sees beside itself. With `end` it kills them first. Raises DeadlineExceeded,
+        Unavailable."""
+        self._last_count += 1
+        token, told = self._last_count, self._loop.create_future()
+        self._counting[token] = told
+        try:
+            self._send(frames.count(token, end=end))
+            async with asyncio.timeout(limits.GUEST_DEADLINE_S):
+                return await told
+        except TimeoutError:
+            raise DeadlineExceeded(f"guest {self.pid} did not answer in {limits.GUEST_DEADLINE_S:g} s") from None
+        finally:
+            del self._counting[token]
+
+    def limit(self, processes: int) -> None:
+        """How many there may be beside the guest, from the next one on; 0: any number. Raises Unavailable."""
+        self._send(frames.limit(processes))
 
     def adopt(self, known: KnownProcess, sink: ProcessSink) -> "LinkedProcess":
         self._sinks[known.process_id] = sink
@@ -209,6 +230,9 @@ class GuestLink:
         self.close()
         if self._synced and not self._synced.done():
             self._synced.set_exception(Unavailable(f"guest {self.pid} did not start: {reason}"))
+        for told in self._counting.values():
+            if not told.done():
+                told.set_exception(Unavailable(f"guest {self.pid} is gone"))
         sinks, self._sinks = self._sinks, {}
         for sink in sinks.values():
             sink.on_lost(reason)
@@ -228,6 +252,11 @@ class GuestLink:
         sink = self._sinks.get(ident)
         if sink is not None:
             self._deliver(sink, kind, flags, payload)
+        elif kind == Frame.COUNTED:
+            token, processes = frames.read_counted(payload)
+            told = self._counting.get(token)
+            if told is not None and not told.done():
+                told.set_result(processes)
         elif kind == Frame.BOOT_FAILED:
             self._boot_failed(payload)
 

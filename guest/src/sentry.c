@@ -1,0 +1,114 @@
+#define _GNU_SOURCE
+#include "sentry.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <linux/magic.h>
+#include <linux/seccomp.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "filter.h"
+#include "raw.h"
+
+/* Of what pid 1 has, commands of root get all but these: with them they could leave the session's root for the small
+ * one. The filter refuses the calls too. */
+static const int dropped[] = {CAP_SYS_ADMIN, CAP_SYS_CHROOT};
+
+#define DEV SENTRY_ROOT "/dev"
+#define GROUPS "/tmp/groups"
+
+enum { ANY_NUMBER = 1 << 22 }; /* it does not take the word `max` */
+
+static bool is_on;
+static int group = -1; /* takes the number of a process */
+static struct sock_filter program[FILTER_LENGTH_MAX];
+static struct sock_fprog filter = {.filter = program};
+
+void sentry_begin(void) {
+    is_on = true;
+    filter.len = (unsigned short)filter_build(program);
+}
+
+bool sentry_is_on(void) { return is_on; }
+
+const char *sentry_root(void) { return is_on ? SENTRY_ROOT : ""; }
+
+/* A /dev of our own: gVisor's has more nodes, and lives on when the root is swapped. */
+static bool make_devices(void) {
+    static const struct {
+        const char *path;
+        unsigned major, minor;
+    } nodes[] = {
+        {DEV "/null", 1, 3},   {DEV "/zero", 1, 5},    {DEV "/full", 1, 7},
+        {DEV "/random", 1, 8}, {DEV "/urandom", 1, 9}, {DEV "/tty", 5, 0},
+    };
+    static const char *const links[][2] = {
+        {"/proc/self/fd", DEV "/fd"},         {"/proc/self/fd/0", DEV "/stdin"}, {"/proc/self/fd/1", DEV "/stdout"},
+        {"/proc/self/fd/2", DEV "/stderr"}, {"pts/ptmx", DEV "/ptmx"},
+    };
+    if (mount("dev", DEV, "tmpfs", MS_NOSUID | MS_NOEXEC, "mode=0755,size=64k") < 0) return false;
+    for (size_t i = 0; i < sizeof nodes / sizeof *nodes; i++)
+        if (mknod(nodes[i].path, S_IFCHR | 0666, makedev(nodes[i].major, nodes[i].minor)) < 0) return false;
+    for (size_t i = 0; i < sizeof links / sizeof *links; i++)
+        if (symlink(links[i][0], links[i][1]) < 0) return false;
+    if (mkdir(DEV "/pts", 0755) < 0 || mkdir(DEV "/shm", 01777) < 0) return false;
+    return mount("/dev/pts", DEV "/pts", NULL, MS_BIND, NULL) == 0 &&
+           mount("shm", DEV "/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777,size=64m") == 0;
+}
+
+int sentry_prepare(void) {
+    struct statfs info;
+    if (!is_on) return 0;
+    if (statfs(SENTRY_ROOT "/proc", &info) < 0) return errno;
+    if (info.f_type == PROC_SUPER_MAGIC) return 0;
+    mode_t mask = umask(0);
+    /* /proc comes last: it is what is looked for. */
+    bool made = make_devices() && mount("proc", SENTRY_ROOT "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) == 0;
+    umask(mask);
+    return made ? 0 : errno;
+}
+
+/* ---- the number of processes ------------------------------------------------------------------------------------ */
+
+/* gVisor has the kernel's own means for it. Pid 1 is not in the group, so the limit is that of what it starts. */
+static int open_group(void) {
+    if (mkdir(GROUPS, 0755) < 0 && errno != EEXIST) return -1;
+    if (mount("none", GROUPS, "cgroup", 0, "pids") < 0 || mkdir(GROUPS "/all", 0755) < 0) return -1;
+    return open(GROUPS "/all/cgroup.procs", O_WRONLY | O_CLOEXEC);
+}
+
+int sentry_limit(uint64_t processes) {
+    char text[24];
+    if (!is_on) return EOPNOTSUPP;
+    if (group < 0 && (group = open_group()) < 0) return errno;
+    int fd = open(GROUPS "/all/pids.max", O_WRONLY | O_CLOEXEC);
+    int length = snprintf(text, sizeof text, "%llu", (unsigned long long)(processes ? processes : ANY_NUMBER));
+    int error = fd >= 0 && write(fd, text, (size_t)length) == length ? 0 : errno;
+    if (fd >= 0) close(fd);
+    return error;
+}
+
+long sentry_enter_group(void) {
+    static const char self[] = "0";
+    return group < 0 ? 0 : raw(SYS_write, group, (long)(intptr_t)self, 1, 0);
+}
+
+long sentry_enter(void) {
+    static const char root[] = SENTRY_ROOT, top[] = "/";
+    if (!is_on) return 0;
+    long result = raw(SYS_chroot, (long)(intptr_t)root, 0, 0, 0);
+    if (result == 0) result = raw(SYS_chdir, (long)(intptr_t)top, 0, 0, 0);
+    if (result == 0) result = raw(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, (long)(intptr_t)&filter, 0);
+    for (size_t i = 0; result == 0 && i < sizeof dropped / sizeof *dropped; i++)
+        result = raw(SYS_prctl, PR_CAPBSET_DROP, dropped[i], 0, 0);
+    return result;
+}

@@ -1,0 +1,32 @@
+/* The guest under gVisor: pid 1 of a small root, with the session's root below it, mounted by the host. */
+#ifndef SANDLOT_SENTRY_H
+#define SANDLOT_SENTRY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define SENTRY_PROGRAM "/guest"
+#define SENTRY_STAGE "/stage"
+#define SENTRY_ROOT SENTRY_STAGE "/cur"
+
+/* Called once, before anything is started. */
+void sentry_begin(void);
+
+/* Whether this is a guest under gVisor. */
+bool sentry_is_on(void);
+
+/* Where the session's root is, as this process names it: empty, or SENTRY_ROOT. */
+const char *sentry_root(void);
+
+/* The host may have put another root in place: then /proc and /dev are mounted in it again. 0 or an errno. */
+int sentry_prepare(void);
+
+/* How many processes there may be beside pid 1; 0: any number. 0 or an errno. */
+int sentry_limit(uint64_t processes);
+
+/* What a child goes through between its birth and its exec: raw calls only, the first while it has
+ * our descriptors. 0 (or more) or a negative errno. */
+long sentry_enter_group(void);
+long sentry_enter(void);
+
+#endif
