@@ -168,6 +168,10 @@ static void stdin_write(struct process *process) {
         const uint8_t *piece;
         size_t count = ring_piece(&process->stdin_ring, process->stdin_ring.base, &piece);
         if (count == 0) break;
+        if (process->terminal && (count = sentry_plain_keys(process->in.fd, process->orders, &process->last_key, piece, count)) == 0) {
+            ring_drop(&process->stdin_ring, process->stdin_ring.base + 1);
+            continue;
+        }
         ssize_t wrote = write(process->in.fd, piece, count);
         if (wrote < 0 && (errno == EAGAIN || errno == EINTR)) {
             watch_set(&process->in, true, EPOLLOUT);
@@ -177,12 +181,14 @@ static void stdin_write(struct process *process) {
             stdin_close(process);
             return;
         }
+        if (wrote > 0) process->last_key = piece[wrote - 1];
         ring_drop(&process->stdin_ring, process->stdin_ring.base + (uint64_t)wrote);
     }
     watch_set(&process->in, false, 0);
     if (process->stdin_end_asked && !process->stdin_closed) {
         if (process->terminal) {
-            (void)!write(process->in.fd, "\004", 1);
+            if (sentry_plain_keys(process->in.fd, process->orders, &process->last_key, (const uint8_t *)"\004", 1))
+                (void)!write(process->in.fd, "\004", 1);
             process->stdin_end_asked = false;
         } else {
             stdin_close(process);
@@ -232,6 +238,7 @@ static struct process *process_new(uint64_t id, const struct spawn_request *requ
     if (process == NULL) return NULL;
     process->id = id;
     process->terminal = request->flags & SPAWN_PTY;
+    process->orders = -1;
     process->tag = malloc(request->tag_length + 1u);
     if (process->tag == NULL) {
         free(process);
@@ -252,7 +259,13 @@ static struct process *process_new(uint64_t id, const struct spawn_request *requ
     return process;
 }
 
+static void orders_close(struct process *process) {
+    if (process->orders >= 0) close(process->orders);
+    process->orders = -1;
+}
+
 static void process_forget(struct process *process) {
+    orders_close(process);
     for (struct process **at = &processes; *at; at = &(*at)->next) {
         if (*at != process) continue;
         *at = process->next;
@@ -317,6 +330,7 @@ static void on_spawn(uint64_t id, uint8_t *payload, uint32_t length) {
     }
     process->pid = ends.pid;
     process->in.fd = ends.in;
+    process->orders = ends.orders;
     process->stdin_closed = process->stdin_close_sent = ends.in < 0;
     process->outputs[0].watch.fd = ends.out;
     process->outputs[1].watch.fd = ends.err;
@@ -335,6 +349,7 @@ static void process_exited(struct process *process, int status, const struct rus
     process->status = status;
     process->usage = *usage;
     process->exit_deadline_ms = now_ms() + TERMINAL_LINGER_MS;
+    orders_close(process);
     stdin_close(process);
     for (int i = 0; i < STREAMS; i++) {
         struct output *output = &process->outputs[i];
@@ -432,6 +447,7 @@ static void on_process_frame(struct process *process, const struct frame *frame)
         if (process->terminal && process->outputs[0].watch.fd >= 0) {
             struct winsize size = {.ws_row = get_u16(frame->payload), .ws_col = get_u16(frame->payload + 2)};
             ioctl(process->outputs[0].watch.fd, TIOCSWINSZ, &size);
+            if (process->orders >= 0) (void)!write(process->orders, &(uint8_t){SIGWINCH}, 1);
         }
         return;
     case FRAME_ACK:

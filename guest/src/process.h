@@ -51,6 +51,8 @@ struct process {
     int64_t exit_deadline_ms; /* a terminal whose line is held open by a child is not waited for longer */
     struct output outputs[STREAMS];
     struct watch in;
+    int orders; /* under gVisor, of a terminal: where signals for whoever is in front go; or -1 */
+    uint8_t last_key;
     struct ring stdin_ring;
     uint64_t stdin_acked_sent;
     bool stdin_closed, stdin_end_asked, stdin_close_sent;

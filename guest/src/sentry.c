@@ -3,17 +3,21 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/capability.h>
 #include <linux/magic.h>
 #include <linux/seccomp.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include "filter.h"
@@ -111,4 +115,64 @@ long sentry_enter(void) {
     for (size_t i = 0; result == 0 && i < sizeof dropped / sizeof *dropped; i++)
         result = raw(SYS_prctl, PR_CAPBSET_DROP, dropped[i], 0, 0);
     return result;
+}
+
+/* ---- terminals -------------------------------------------------------------------------------------------------- */
+
+/* May signal everyone and nothing else: whoever takes it over has nothing more than root of the session. */
+static void attend(int terminal, int orders) {
+    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+    struct __user_cap_data_struct only[2] = {{1u << CAP_KILL, 1u << CAP_KILL, 0}, {0, 0, 0}};
+    raw(SYS_setpgid, 0, 0, 0, 0);
+    raw(SYS_dup3, terminal, 0, 0, 0);
+    raw(SYS_dup3, orders, 1, 0, 0);
+    raw(SYS_close_range, 2, INT_MAX, 0, 0);
+    if (sentry_enter() < 0) return;
+    if (raw(SYS_capset, (long)(intptr_t)&header, (long)(intptr_t)only, 0, 0) < 0) return;
+    for (;;) {
+        uint8_t number = 0;
+        int front = 0;
+        long got = raw(SYS_read, 1, (long)(intptr_t)&number, 1, 0);
+        if (got == -EINTR) continue;
+        if (got != 1) return;
+        if (raw(SYS_ioctl, 0, TIOCGPGRP, (long)(intptr_t)&front, 0) == 0 && front > 1) raw(SYS_kill, -front, number, 0, 0);
+    }
+}
+
+/* Two forks, so that pid 1 is its parent and the program never meets a child that it did not make. */
+long sentry_attend(int terminal, int orders) {
+    if (!is_on) return 0;
+    long between = raw(SYS_clone, SIGCHLD, 0, 0, 0);
+    if (between < 0) return between;
+    if (between == 0) {
+        if (raw(SYS_clone, SIGCHLD, 0, 0, 0) == 0) attend(terminal, orders);
+        for (;;) raw(SYS_exit_group, 0, 0, 0, 0);
+    }
+    while (raw(SYS_wait4, between, 0, 0, 0) == -EINTR) {}
+    return 0;
+}
+
+static int signal_of(const struct termios *modes, uint8_t byte, uint8_t before) {
+    bool line_begins = before == 0 || before == '\n' || before == '\r';
+    if (byte == 0) return 0;
+    if ((modes->c_lflag & ICANON) && byte == modes->c_cc[VEOF] && line_begins) return SIGHUP;
+    if (!(modes->c_lflag & ISIG)) return 0;
+    if (byte == modes->c_cc[VINTR]) return SIGINT;
+    if (byte == modes->c_cc[VQUIT]) return SIGQUIT;
+    return byte == modes->c_cc[VSUSP] ? SIGTSTP : 0;
+}
+
+size_t sentry_plain_keys(int terminal, int orders, uint8_t *last, const uint8_t *bytes, size_t count) {
+    struct termios modes;
+    if (!is_on || orders < 0 || tcgetattr(terminal, &modes) < 0) return count;
+    for (size_t i = 0; i < count; i++) {
+        uint8_t number = (uint8_t)signal_of(&modes, bytes[i], i > 0 ? bytes[i - 1] : *last);
+        if (number == 0) continue;
+        if (i == 0) {
+            *last = 0;
+            (void)!write(orders, &number, 1);
+        }
+        return i;
+    }
+    return count;
 }

@@ -3,6 +3,7 @@
 #define SANDLOT_SENTRY_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #define SENTRY_PROGRAM "/guest"
@@ -28,5 +29,15 @@ int sentry_limit(uint64_t processes);
  * our descriptors. 0 (or more) or a negative errno. */
 long sentry_enter_group(void);
 long sentry_enter(void);
+
+/* gVisor's terminals send no signals, neither for keys nor for a new size. Who is in front only a process of the same
+ * session may ask, so every terminal has one of ours beside its program: it takes numbers of signals from `orders` and
+ * sends them to whoever is in front of `terminal`, until there is no more to come. Called by the child, once it leads the
+ * session: raw calls only. 0 or a negative errno. */
+long sentry_attend(int terminal, int orders);
+
+/* How many of these bytes belong to the terminal as they are. 0: the first is a key that has become a signal. The end of
+ * input, which these terminals do not know, becomes a hang-up where a line begins; `last` is the byte before these. */
+size_t sentry_plain_keys(int terminal, int orders, uint8_t *last, const uint8_t *bytes, size_t count);
 
 #endif

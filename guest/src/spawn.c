@@ -28,6 +28,7 @@ struct plan {
     bool as_self; /* no user was named: run as the guest itself does */
     bool terminal;
     int in, out, err; /* the child's ends */
+    int orders;       /* the end of whoever attends its terminal, or -1 */
     const char *path;
     struct spawn_failure *late;
     char **shell; /* argc + 2: the arguments behind "/bin/sh script" */
@@ -95,6 +96,7 @@ CHILD static int child(void *argument) {
     must(plan, sentry_enter_group(), STAGE_RESOURCES);
     raw(SYS_setsid, 0, 0, 0, 0);
     if (plan->terminal) must(plan, raw(SYS_ioctl, plan->in, TIOCSCTTY, 0, 0), STAGE_PTY);
+    if (plan->orders >= 0) must(plan, sentry_attend(plan->in, plan->orders), STAGE_PTY);
     const int ends[] = {plan->in, plan->out, plan->err};
     for (int fd = 0; fd < 3; fd++) must(plan, raw(SYS_dup3, ends[fd], fd, 0, 0), STAGE_RESOURCES);
     must(plan, raw(SYS_close_range, 3, INT_MAX, 0, 0), STAGE_RESOURCES); /* more than that gVisor refuses */
@@ -164,7 +166,7 @@ static struct plan *make_plan(const struct spawn_request *request) {
     plan->request.argv[request->argc] = plan->request.envp[request->envc] = NULL;
     plan->as_self = *request->user == 0;
     plan->terminal = request->flags & SPAWN_PTY;
-    plan->in = plan->out = plan->err = -1;
+    plan->in = plan->out = plan->err = plan->orders = -1;
     return plan;
 }
 
@@ -212,11 +214,18 @@ static void close_all(const int *fds, int count) {
 }
 
 static bool open_ends(struct spawn_request *request, struct plan *plan, struct started *out) {
-    *out = (struct started){-1, -1, -1, -1};
+    *out = (struct started){-1, -1, -1, -1, -1};
     if (!plan->terminal) return open_streams(request, plan, out);
     if (!open_terminal(request, &out->out, &plan->in)) return false;
     plan->out = plan->err = plan->in;
     out->in = fcntl(out->out, F_DUPFD_CLOEXEC, 0);
+    int orders[2];
+    if (sentry_is_on()) {
+        if (pipe2(orders, O_CLOEXEC) < 0) return false;
+        plan->orders = orders[0];
+        out->orders = orders[1];
+        fcntl(out->orders, F_SETFL, O_NONBLOCK);
+    }
     if (out->in >= 0 && !plan->as_self) (void)!fchown(plan->in, plan->who.uid, (gid_t)-1);
     return out->in >= 0;
 }
@@ -238,18 +247,18 @@ static bool start(struct plan *plan, struct started *out, struct spawn_failure *
         out->pid = clone(child, plan->stack + STACK_BYTES, CLONE_VM | SIGCHLD, plan);
         if (out->pid < 0) *failure = (struct spawn_failure){errno, STAGE_RESOURCES};
     }
-    int theirs[] = {plan->in, plan->terminal ? -1 : plan->out, plan->terminal ? -1 : plan->err};
-    close_all(theirs, 3);
+    int theirs[] = {plan->in, plan->terminal ? -1 : plan->out, plan->terminal ? -1 : plan->err, plan->orders};
+    close_all(theirs, 4);
     if (failure->stage == 0) return true;
-    int ours[] = {out->in, out->out, out->err};
-    close_all(ours, 3);
+    int ours[] = {out->in, out->out, out->err, out->orders};
+    close_all(ours, 4);
     return false;
 }
 
 struct plan *spawn_start(const struct spawn_request *request, struct spawn_failure *late, struct started *out,
                          struct spawn_failure *failure) {
     *late = (struct spawn_failure){0, 0};
-    *out = (struct started){-1, -1, -1, -1};
+    *out = (struct started){-1, -1, -1, -1, -1};
     struct plan *plan = make_plan(request);
     if (plan == NULL) {
         *failure = (struct spawn_failure){ENOMEM, STAGE_RESOURCES};

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -23,6 +24,9 @@ from sandlot.conformance import (
 from sandlot.host.service import SandboxHostService
 from sandlot.model import SessionFilter
 
+NO_RUNSC = "runsc is not installed: `make setup` as root installs it"
+GVISOR = [pytest.mark.root, pytest.mark.skipif(shutil.which("runsc") is None, reason=NO_RUNSC)]
+
 
 async def told(
     host: SandboxHostService, runtime: str, checks: tuple[Check[Stage], ...], deviations: Mapping[str, str]
@@ -31,7 +35,9 @@ async def told(
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("runtime", [pytest.param("namespaces", marks=pytest.mark.root), "none"])
+@pytest.mark.parametrize(
+    "runtime", [pytest.param("namespaces", marks=pytest.mark.root), pytest.param("gvisor", marks=GVISOR), "none"]
+)
 async def test_a_runtime_conforms(host: SandboxHostService, runtime: str) -> None:
     outcomes = await told(host, runtime, RUNTIME_CHECKS, RUNTIME_DEVIATIONS.get(runtime, {}))
     assert [outcome for outcome in outcomes if not outcome.is_good] == []
@@ -86,4 +92,4 @@ def test_a_runtime_that_is_none_is_refused(data_dir: Path) -> None:
     env = {**os.environ, "SANDLOT_DATA_DIR": str(data_dir)}
     ran = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
     assert ran.returncode == 2, ran
-    assert "namespaces, none" in json.loads(ran.stdout)["error"]["next_step"], ran.stdout
+    assert "namespaces, gvisor, none" in json.loads(ran.stdout)["error"]["next_step"], ran.stdout

@@ -456,6 +456,11 @@ RUNTIME_CHECKS: tuple[Check[Stage], ...] = (
 
 # By runtime and check: why it is so. An entry whose check passes fails the run.
 RUNTIME_DEVIATIONS: Mapping[str, Mapping[str, str]] = {
+    "gvisor": {
+        "signals_are_at_their_defaults": "its /proc/self/status does not tell of signals",
+        "keys_of_a_terminal_work": "its terminals know no end of input, so Ctrl-D hangs up; Ctrl-C works",
+        "memory_is_limited": "its kernel is a process of the machine: without memory the session fails; files stay",
+    },
     "none": {
         "users_can_be_chosen": "commands run as the user of the engine",
         "processes_are_limited": "nothing is contained, so nothing is limited",

@@ -213,8 +213,10 @@ class Session:
         """Oldest first. A call is recorded a moment after it was told of; whoever asks in between has heard of it."""
         told = {row.process_id: row.record for row in await self._journal.calls(self.row.session_id, first, last)}
         for live in tuple(self.live.values()):
-            if first <= live.ticket.process_id <= last:
-                told.setdefault(live.ticket.process_id, live.told())
+            number = live.ticket.process_id
+            # Its start may be recorded, and its end not yet.
+            if first <= number <= last and (number not in told or live.result is not None):
+                told[number] = live.told()
         return [told[number] for number in sorted(told)]
 
     def start_call(self, request: CallRequest) -> LiveCall:

@@ -129,7 +129,8 @@ def limit(processes: int) -> bytes:
 
 def read_counted(payload: memoryview) -> tuple[int, int]:
     """The token, and how many processes there are but the guest."""
-    return _unpack(_COUNT, payload)
+    token, processes = _unpack(_COUNT, payload)
+    return token, processes
 
 
 def resize(ident: int, rows: int, columns: int) -> bytes:

@@ -35,6 +35,7 @@ from sandlot.model import (
 HOSTNAME = "sandbox"
 WORKSPACE = "/workspace"
 _PROBE_NAME = "probe-gvisor"
+_PLATFORM_DEADLINE_S = 8.0
 _INSTALL = "install it (`apt-get install runsc`), or set SANDLOT_RUNSC to where it is"
 _ALWAYS = frozenset(
     {
@@ -56,6 +57,7 @@ _BY_GROUPS = frozenset(
         Capability.LIMIT_IO,
     }
 )
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -94,7 +96,9 @@ class GvisorRuntime:
             raise  # says nothing about the machine
         except SandlotError as error:
             return Probe(self.name, False, error.message, error.next_step or "run `runsc` by hand to see why")
-        helped = "" if found.takes_automount else "; it refuses AT_NO_AUTOMOUNT, so programs get a library that clears it"
+        helped = (
+            "" if found.takes_automount else "; it refuses AT_NO_AUTOMOUNT, so programs get a library that clears it"
+        )
         return Probe(self.name, True, f"platform {found.platform}{helped}")
 
     def workspace(self, volume: Volume) -> str:
@@ -177,9 +181,13 @@ class GvisorRuntime:
         wrong: list[str] = []
         for platform in runsc.PLATFORMS if self._asked_platform == AUTO else (self._asked_platform,):
             try:
-                found = await self._try(platform)
+                async with asyncio.timeout(_PLATFORM_DEADLINE_S):
+                    found = await self._try(platform)
             except KeeperLost:
                 raise
+            except TimeoutError:
+                wrong.append(f"{platform}: no sandbox started in {_PLATFORM_DEADLINE_S:g} s")
+                continue
             except SandlotError as error:
                 wrong.append(f"{platform}: {error.message}")
                 continue

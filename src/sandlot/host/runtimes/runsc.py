@@ -11,7 +11,9 @@ CAPABILITIES = (
     "CAP_NET_BIND_SERVICE", "CAP_MKNOD", "CAP_AUDIT_WRITE", "CAP_SETFCAP",
 )  # fmt: skip
 OF_PID_ONE = ("CAP_SYS_ADMIN", "CAP_SYS_CHROOT")
-PLATFORMS = ("systrap", "kvm", "ptrace")  # the best first
+# As `auto` tries them. Where virtualisation is itself emulated `kvm` may hang, so it is taken when asked for, or as the
+# last way.
+PLATFORMS = ("systrap", "ptrace", "kvm")
 IDS = 65536
 
 
@@ -27,7 +29,7 @@ def config(hostname: str, first_id: int) -> str:
                 "args": ["/guest", "sentry"],
                 "env": [],
                 "cwd": "/",
-                "capabilities": {kind: held for kind in ("bounding", "effective", "permitted")},
+                "capabilities": dict.fromkeys(("bounding", "effective", "permitted"), held),
                 "rlimits": [{"type": "RLIMIT_NOFILE", "soft": 1024, "hard": 1048576}],
             },
             "root": {"path": "rootfs", "readonly": True},
