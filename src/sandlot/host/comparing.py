@@ -106,12 +106,12 @@ def compare(
     patch: bool = False,
 ) -> Generator[Change]:
     """Sorted by path. `apart`: layers that tell where to look. Raises OSError."""
-    places = _places(apart, below)
+    found = places(apart, below)
     before, after = _View([*old, template]), None
     try:
         after = _View([*new, template])
         covered = "\0"
-        for path, whole in places:
+        for path, whole in found:
             if path.startswith(covered):
                 continue
             # What is a directory on one side only is told file by file, as is what comes or goes as a whole.
@@ -125,7 +125,7 @@ def compare(
             after.close()
 
 
-def _places(layers: Sequence[Path], below: str) -> list[tuple[str, bool]]:
+def places(layers: Sequence[Path], below: str) -> list[tuple[str, bool]]:
     """Where to look, and whether everything below is meant. Nothing is named twice."""
     found: dict[str, bool] = {}
     for layer in layers:

@@ -158,7 +158,7 @@ def unmount(path: str) -> None:
 _MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8
 _FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
 _FSOPEN_CLOEXEC, _FSMOUNT_CLOEXEC = 1, 1
-_SET_STRING, _CMD_CREATE = 1, 6
+_SET_FLAG, _SET_STRING, _CMD_CREATE = 0, 1, 6
 _MOUNT_READ_ONLY, _MOUNT_NODEV, _MOUNT_NOEXEC, _MOUNT_NOSUID = 1, 4, 8, 2
 
 
@@ -175,6 +175,26 @@ def mount_layers(layers: Sequence[str | os.PathLike[str]]) -> int:
             _checked(libc.syscall(_FSCONFIG, context, _SET_STRING, key, value, 0), f"fsconfig {key.decode()}")
         _checked(libc.syscall(_FSCONFIG, context, _CMD_CREATE, None, None, 0), "mount overlay")
         flags = _MOUNT_READ_ONLY | _MOUNT_NODEV | _MOUNT_NOEXEC | _MOUNT_NOSUID
+        return _checked(libc.syscall(_FSMOUNT, context, _FSMOUNT_CLOEXEC, flags), "fsmount")
+    finally:
+        os.close(context)
+
+
+def mount_writable(
+    upper: str | os.PathLike[str], work: str | os.PathLike[str], lower: Sequence[str | os.PathLike[str]]
+) -> int:
+    """The same with a directory on top that takes what is written. Nothing is synced when it ends, and `work` must be
+    emptied before it is used again. Raises OSError."""
+    libc = _libc()
+    context = _checked(libc.syscall(_FSOPEN, b"overlay", _FSOPEN_CLOEXEC), "fsopen")
+    try:
+        options = [(b"lowerdir+", os.fsencode(layer)) for layer in lower]
+        options += [(b"upperdir", os.fsencode(upper)), (b"workdir", os.fsencode(work))]
+        for key, value in (*options, (b"redirect_dir", b"on"), (b"metacopy", b"on")):
+            _checked(libc.syscall(_FSCONFIG, context, _SET_STRING, key, value, 0), f"fsconfig {key.decode()}")
+        _checked(libc.syscall(_FSCONFIG, context, _SET_FLAG, b"volatile", None, 0), "fsconfig volatile")
+        _checked(libc.syscall(_FSCONFIG, context, _CMD_CREATE, None, None, 0), "mount overlay")
+        flags = _MOUNT_NODEV | _MOUNT_NOEXEC | _MOUNT_NOSUID
         return _checked(libc.syscall(_FSMOUNT, context, _FSMOUNT_CLOEXEC, flags), "fsmount")
     finally:
         os.close(context)
