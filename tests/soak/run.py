@@ -21,9 +21,9 @@ from sandlot.config.settings import Settings, load
 from sandlot.host import failpoints
 from sandlot.host.service import SandboxHostService
 from sandlot.model import SessionFilter, SessionState
-from sandlot.wiring.embedded import build
 from tests import storages
 from tests.e2e.standstill import files_apart
+from tests.soak.shelf import build_two as build
 from tests.soak.world import Known, World, look, try_snapshot
 
 ROOT = Path(__file__).parents[2]

@@ -17,7 +17,10 @@ from sandlot.host import failpoints
 from sandlot.host.service import SandboxHostService
 from sandlot.model import (
     CallRequest,
+    ExportRequest,
     ForkRequest,
+    ImportRequest,
+    MoveRequest,
     PauseRequest,
     RollbackRequest,
     SandlotError,
@@ -28,12 +31,13 @@ from sandlot.model import (
     TurnRequest,
     limits,
 )
-from sandlot.wiring.embedded import build
+from tests.soak.shelf import SHELF
+from tests.soak.shelf import build_two as build
 
 OPERATIONS_MAX = 60
 SESSIONS_MAX = 8
 OFTEN = ("write", "turn")
-SOMETIMES = ("rollback", "snapshot", "delete", "fork", "destroy", "rest", "recover")
+SOMETIMES = ("rollback", "snapshot", "delete", "fork", "destroy", "rest", "recover", "move", "import")
 FAIL_S = 30
 MERGED_AT = 3  # layers: so early that most worlds have merged ones
 
@@ -45,6 +49,7 @@ class Worker:
         self._rng = random.Random(seed)
         self._seed = seed
         self._count = 0
+        self._home = os.environ.get("SANDLOT_STORAGE") or "layers"
 
     def _write(self, **line: Any) -> None:
         self._log.write(json.dumps(line) + "\n")
@@ -58,7 +63,7 @@ class Worker:
         if ids and len(ids) < SESSIONS_MAX:
             kinds.append("create")
         kind = self._rng.choice(kinds)
-        if kind == "fork" and len(ids) >= SESSIONS_MAX:
+        if kind in ("fork", "import") and len(ids) >= SESSIONS_MAX:
             kind = "destroy"
         target = self._rng.choice(ids) if ids else ""
         await self._do(kind, target, tag)
@@ -98,9 +103,24 @@ class Worker:
         elif kind == "recover":
             await self._fail(session_id)
             await host.recover(session_id)
+        elif kind == "move":
+            await self._move(session_id)
+        elif kind == "import":
+            await self._import(session_id, tag)
         elif kind == "destroy":
             await host.destroy(session_id)
         self._write(done=tag, answer=answer)
+
+    async def _move(self, session_id: str) -> None:
+        home = (await self._host.get(session_id)).storage
+        others = [name for name in (self._home, SHELF) if name != home]
+        async with self._host.move(MoveRequest(session_id, others[0])) as progress:
+            async for _told in progress:
+                pass
+
+    async def _import(self, session_id: str, tag: str) -> None:
+        async with self._host.export(ExportRequest(session_id)) as stream:
+            await self._host.import_session(ImportRequest(f"i-{tag}"), stream)
 
     async def _fail(self, session_id: str) -> None:
         """As when the kernel ends its guest."""

@@ -1,5 +1,6 @@
 """What must be true of the world, told by what was acknowledged; and a look at the real one."""
 
+import copy
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,6 +72,8 @@ class World:
                 known.head = answer["at"]
             for child in answer["children"]:
                 self.sessions[child] = Known(known.snapshots[answer["at"]])
+        elif kind == "import":
+            self.sessions[f"i-{about['tag']}"] = copy.deepcopy(known)
         elif kind == "destroy":
             del self.sessions[name]
 

@@ -1,6 +1,18 @@
 """The verbs: protocols only."""
 
-from sandlot.contracts.host import Calls, CallStream, Events, Files, FileStream, Host, Sessions, Snapshots, Upkeep
+from sandlot.contracts.host import (
+    Calls,
+    CallStream,
+    Events,
+    ExportStream,
+    Files,
+    FileStream,
+    Host,
+    Moving,
+    Sessions,
+    Snapshots,
+    Upkeep,
+)
 from sandlot.contracts.runtime import (
     Group,
     Guest,
@@ -20,6 +32,7 @@ __all__ = [
     "CallStream",
     "Calls",
     "Events",
+    "ExportStream",
     "FileStream",
     "Files",
     "Group",
@@ -28,6 +41,7 @@ __all__ = [
     "Hits",
     "Host",
     "KnownProcess",
+    "Moving",
     "Points",
     "ProcessEnd",
     "ProcessSink",

@@ -16,6 +16,7 @@ from sandlot.model import (
     DirectoryMake,
     Event,
     EventFilter,
+    ExportRequest,
     FileInfo,
     FileList,
     FileRead,
@@ -25,6 +26,9 @@ from sandlot.model import (
     FileWrite,
     ForkRequest,
     Health,
+    ImportRequest,
+    MoveProgress,
+    MoveRequest,
     PauseRequest,
     RollbackRequest,
     SessionFilter,
@@ -241,6 +245,44 @@ class Snapshots(Protocol):
         ...
 
 
+class ExportStream(Protocol):
+    """A session as bytes of one file. Given out by a context manager; leaving it early ends it."""
+
+    @property
+    def expected_bytes(self) -> int:
+        """About how much there is to be told, before it is packed."""
+        ...
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        """Pieces, none of them empty. Raises Unavailable, LimitReached."""
+        ...
+
+
+class Moving(Protocol):
+    """Sessions that go elsewhere, with all of their turns.
+
+    Every verb raises InvalidArgument, SessionNotFound and the conflicts of states, CapabilityNotSupported when a limit
+    of the session cannot be held there and SnapshotsNotAvailable when its history cannot, before anything is done;
+    LimitReached when there is no room, Unavailable. Then nothing has changed.
+    """
+
+    def move(self, request: MoveRequest) -> AbstractAsyncContextManager[AsyncIterator[MoveProgress]]:
+        """To another storage, in place. What runs in the session stands still meanwhile, and ends with the move; when
+        it fails it goes on. The move is done and durable when the last progress was told; leaving earlier undoes it.
+        One that is there already stays as it is. Raises ToolsInFlight while someone waits for a call."""
+        ...
+
+    def export(self, request: ExportRequest) -> AbstractAsyncContextManager[ExportStream]:
+        """All of it as it is now, as one file. The session goes on meanwhile."""
+        ...
+
+    async def import_session(self, request: ImportRequest, content: AsyncIterable[bytes]) -> SessionInfo:
+        """A session from such a file: whole, or not at all. Nothing in the file is believed. Raises SessionExists,
+        MaxSessionsReached, HostUnhealthy, TemplateNotFound, DeadlineExceeded when the rest of the file does not come,
+        and what `content` raises."""
+        ...
+
+
 class Upkeep(Protocol):
     """What keeps a host in order."""
 
@@ -274,7 +316,7 @@ class Events(Protocol):
         ...
 
 
-class Host(Sessions, Calls, Files, Snapshots, Upkeep, Events, Protocol):
+class Host(Sessions, Calls, Files, Snapshots, Moving, Upkeep, Events, Protocol):
     async def capabilities(self) -> frozenset[Capability]:
         """What a session made with defaults can do here."""
         ...

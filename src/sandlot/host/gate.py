@@ -79,6 +79,18 @@ class Gate:
             await self._wait_for_writers()
             yield
 
+    @asynccontextmanager
+    async def shut_to_move(self) -> AsyncGenerator[None]:
+        """Nobody works in the session, for as long as its files are many. Raises InvalidState, ToolsInFlight."""
+        with self._claim("a move", self._moving):
+            await self._wait_for_writers()
+            yield
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether someone waits for the session to end."""
+        return self._ends
+
     async def _wait_for_writers(self) -> None:
         give_up = asyncio.get_running_loop().time() + limits.GATE_DEADLINE_S
         busy = ToolsInFlight(
@@ -134,6 +146,13 @@ class Gate:
     def _rolling_back(self) -> SandlotError:
         return RollbackInProgress(
             f"session {self._session_id} is being rolled back", next_step="try again", session_id=self._session_id
+        )
+
+    def _moving(self) -> SandlotError:
+        return InvalidState(
+            f"session {self._session_id} is being moved to another storage",
+            next_step="try again when that is done",
+            session_id=self._session_id,
         )
 
     def _pausing(self) -> SandlotError:

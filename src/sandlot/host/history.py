@@ -5,7 +5,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
-from sandlot.host.journal import Journal
+from sandlot.host.journal import CallRow, Journal, SessionRow, write_calls
 from sandlot.host.repeats import Verb
 from sandlot.model import ChangeCounts, EventKind, ForkRequest, Snapshot, SnapshotKind
 
@@ -116,6 +116,35 @@ class History:
 
         await self._journal.transact(write, full=True)
 
+    async def move(
+        self, session_id: str, storage: str, volume: str, volume_state: str, snapshots: Sequence[SnapshotRow]
+    ) -> None:
+        """All of it is on another storage."""
+
+        def write(db: sqlite3.Connection) -> None:
+            sql = "UPDATE sessions SET storage = ?, volume = ?, volume_state = ?, changing = '' WHERE session_id = ?"
+            db.execute(sql, (storage, volume, volume_state, session_id))
+            sql = "UPDATE snapshots SET point = ? WHERE session_id = ? AND name = ?"
+            db.executemany(sql, [(row.point, session_id, row.name) for row in snapshots])
+            self._journal.events.write(db, session_id, EventKind.MOVED, storage)
+
+        await self._journal.transact(write, full=True)
+
+    async def arrive(
+        self, row: SessionRow, snapshots: Sequence[SnapshotRow], turns: Sequence[TurnRow], calls: Sequence[CallRow]
+    ) -> None:
+        """All that belongs to a session that came from elsewhere; from now on it is one like others."""
+
+        def write(db: sqlite3.Connection) -> None:
+            sql = "INSERT INTO snapshots VALUES (?,?,?,?,?,?,?,?,?)"
+            db.executemany(sql, map(_snapshot_values, snapshots))
+            db.executemany("INSERT INTO turns VALUES (?,?,?,?,?,?,?)", map(_turn_values, turns))
+            write_calls(db, calls)
+            sql = "UPDATE sessions SET head = ?, last_turn = ?, forgotten = ?, changing = '' WHERE session_id = ?"
+            db.execute(sql, (row.head, row.last_turn, row.forgotten, row.session_id))
+
+        await self._journal.transact(write, full=True)
+
     async def count_changes(self, session_id: str, number: int, changes: ChangeCounts) -> None:
         values = (json.dumps(asdict(changes)), session_id, number)
         await self._run("UPDATE turns SET changes = ? WHERE session_id = ? AND number = ?", values, full=False)
@@ -191,6 +220,12 @@ def _forget_answers(db: sqlite3.Connection, session_id: str, names: Iterable[str
 def _snapshot_values(row: SnapshotRow) -> tuple[object, ...]:
     head = (row.session_id, row.name, row.serial, str(row.kind), row.turn, row.parent, row.created)
     return (*head, row.point, row.last_process_id)
+
+
+def _turn_values(row: TurnRow) -> tuple[object, ...]:
+    changes = json.dumps(asdict(row.changes)) if row.changes else None
+    numbers = (row.first_process_id, row.last_process_id)
+    return (row.session_id, row.number, row.closed, row.snapshot, *numbers, changes)
 
 
 def _snapshot(row: tuple[object, ...]) -> SnapshotRow:

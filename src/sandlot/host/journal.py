@@ -185,6 +185,13 @@ class Journal:
         values = (str(CallState.LOST), session_id, str(CallState.RUNNING), *alive)
         await self._do(lambda db: db.execute(sql, values))
 
+    async def whole_calls(self, session_id: str) -> list[CallRow]:
+        """With their output, where it is short."""
+        self._flush_now()
+        columns = "process_id, call_id, state, started, argv, result, output, paused_s"
+        sql = f"SELECT {columns} FROM calls WHERE session_id = ? ORDER BY 1"
+        return await self._do(lambda db: [_call(session_id, row) for row in db.execute(sql, (session_id,))])
+
     async def calls(self, session_id: str, first: int = 0, last: int = _ALL) -> list[CallRow]:
         self._flush_now()
         columns = "process_id, call_id, state, started, argv, result, NULL, paused_s"
@@ -264,6 +271,27 @@ def _write_ended(db: sqlite3.Connection, rows: list[CallRow]) -> None:
     changes = ", ".join(f"{name} = excluded.{name}" for name in ("state", "result", "output", "has_file"))
     sql = f"INSERT INTO calls ({columns}) VALUES (?,?,?,?,?,?,?,?,?) ON CONFLICT DO UPDATE SET {changes}"
     db.executemany(sql, map(_ended_values, rows))
+
+
+def write_calls(db: sqlite3.Connection, rows: Iterable[CallRow]) -> None:
+    """Calls that ended elsewhere; their long output is not here."""
+    columns = "session_id, process_id, call_id, state, started, argv, result, output, has_file, paused_s"
+    values = [
+        (
+            row.record.session_id,
+            row.process_id,
+            row.record.call_id,
+            str(row.record.state),
+            row.record.started,
+            json.dumps(row.record.argv),
+            json.dumps(asdict(row.record.result)) if row.record.result else None,
+            row.output,
+            False,
+            row.paused_s,
+        )
+        for row in rows
+    ]
+    db.executemany(f"INSERT INTO calls ({columns}) VALUES (?,?,?,?,?,?,?,?,?,?)", values)
 
 
 def _ended_values(row: CallRow) -> tuple[Any, ...]:

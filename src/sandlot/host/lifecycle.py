@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -15,23 +15,22 @@ from sandlot.host import failpoints
 from sandlot.host.admission import Admission
 from sandlot.host.background import Background
 from sandlot.host.choices import Choices, check_wishes, grant, session_capabilities
-from sandlot.host.history import SnapshotRow
 from sandlot.host.journal import SessionRow
 from sandlot.host.journal_writer import JournalError
+from sandlot.host.listing import list_sessions
 from sandlot.host.output import remove_outputs
 from sandlot.host.parts import HostParts, HostSettings
 from sandlot.host.pool import WarmPool
 from sandlot.host.reasons import LimitWatch
 from sandlot.host.repeats import Repeats, Verb
 from sandlot.host.session import Session, Wishes
+from sandlot.host.sources import find_source
 from sandlot.host.vessels import DEFAULT_USER, Vessel, Vessels
 from sandlot.model import (
-    AUTO,
     BUILTIN,
     Capability,
     DeadlineExceeded,
     EventKind,
-    InvalidArgument,
     MaxSessionsReached,
     NotFound,
     Resources,
@@ -44,7 +43,6 @@ from sandlot.model import (
     SessionPage,
     SessionSpec,
     SessionState,
-    SnapshotNotFound,
     Template,
     Unavailable,
     check_session_id,
@@ -53,7 +51,8 @@ from sandlot.model import (
     transition,
 )
 
-FORKING = "fork"
+FORKING, IMPORTING = "fork", "import"
+Place = tuple[Storage, Runtime, Template]
 _DRAIN_POLL_S = 0.02
 _ROOM_PAUSES_S = (0.0, 0.2, 1.0, 3.0, 5.0)
 
@@ -197,20 +196,7 @@ class Lifecycle:
 
     async def list(self, query: SessionFilter) -> SessionPage:
         self.check_open()
-        try:
-            after = int(query.after) if query.after else 0
-        except ValueError:
-            raise InvalidArgument(f"{query.after!r} is not a cursor that this host gave") from None
-        found = [
-            session
-            for session in sorted(self._sessions.values(), key=lambda session: session.row.serial)
-            if session.row.serial > after
-            and (not query.states or session.row.state in query.states)
-            and query.labels.items() <= session.labels.items()
-        ]
-        page = found[: query.limit]
-        more = len(found) > len(page)
-        return SessionPage(tuple(session.info() for session in page), str(page[-1].row.serial) if more else None)
+        return list_sessions(self._sessions.values(), query)
 
     async def destroy(self, session_id: str, event: EventKind | None = None) -> None:
         """The event tells why, when it was not asked for."""
@@ -256,14 +242,14 @@ class Lifecycle:
         return (session.resources for session in self._sessions.values())
 
     async def _create(self, session_id: str, spec: SessionSpec) -> Session:
-        source, start = self._source(spec)
+        source, start = find_source(self.find, spec)
         runtime = await self._choices.runtime(spec.runtime)
         storage = await self._choices.storage(source.row.storage if source else spec.storage)
         have = session_capabilities(runtime, storage)
         check_wishes(spec, have)
         resources, unlimited = grant(spec.resources, self._settings.resources, have)
         self._admission.expect(session_id, resources, self._held())
-        source, start = self._source(spec)  # again: it may have gone meanwhile
+        source, start = find_source(self.find, spec)  # again: it may have gone meanwhile
         if source and start:
             template = Template(source.row.template, "", source.row.template_path)
             vessel = await self._vessels.begin(storage, runtime, template, resources, start.point)
@@ -288,22 +274,6 @@ class Lifecycle:
         origin = f"{start.session_id}/{start.name}" if start else None
         row = replace(self._make_row(session_id, spec, wishes, vessel), origin=origin, template=template.name)
         return await self._board(row, wishes, vessel)
-
-    def _source(self, spec: SessionSpec) -> tuple[Session, SnapshotRow] | tuple[None, None]:
-        """What a new session begins with. Raises SessionNotFound, SnapshotNotFound, InvalidArgument."""
-        if spec.snapshot is None:
-            return None, None
-        session_id, _, name = spec.snapshot.partition("/")
-        source = self.find(session_id)
-        start = source.find_snapshot(name)
-        if start is None:
-            raise SnapshotNotFound(f"there is no snapshot {spec.snapshot}", next_step="`sandlot log` shows a history")
-        if spec.storage not in (AUTO, source.row.storage) or spec.template not in (BUILTIN, source.row.template):
-            raise InvalidArgument(
-                f"a session that begins with {spec.snapshot} has its storage and its template",
-                next_step="leave storage and template out",
-            )
-        return source, start
 
     async def fork(
         self, source: Session, origin: str, point: str, labels: Mapping[str, str], timeout_s: float
@@ -332,6 +302,27 @@ class Lifecycle:
         # Marked, until all that were asked for are there: those of an engine that died in between are removed.
         made = replace(self._make_row(session_id, spec, wishes, vessel), origin=origin, changing=FORKING)
         return await self._board(made, wishes, vessel)
+
+    async def arrive(
+        self, session_id: str, wishes: Wishes, parts: Place, timeout_s: float, fill: Callable[[Vessel], Awaitable[None]]
+    ) -> Session:
+        """A session whose files come from elsewhere, marked until all that belongs to it is recorded."""
+        self._admit(session_id)
+        self._creating.add(session_id)
+        try:
+            self._admission.expect(session_id, wishes.resources, self._held())
+            vessel = await self._vessels.begin(*parts, wishes.resources)
+            try:
+                await fill(vessel)
+            except BaseException:  # undone, then raised again
+                await self._discard(vessel)
+                raise
+            spec = SessionSpec(template=vessel.template.name, timeout_s=timeout_s)
+            made = replace(self._make_row(session_id, spec, wishes, vessel), changing=IMPORTING)
+            return await self._board(made, wishes, vessel)
+        finally:
+            self._creating.remove(session_id)
+            self._admission.arrived(session_id)
 
     async def _board(self, row: SessionRow, wishes: Wishes, vessel: Vessel) -> Session:
         """Make a session of a vessel, or nothing."""
@@ -463,7 +454,7 @@ class Lifecycle:
         await self._journal.remove_session(session_id)
 
     def guest_ended(self, session: Session, reason: str) -> None:
-        if session.row.state in (SessionState.DESTROYING, SessionState.FAILED):
+        if session.row.state in (SessionState.DESTROYING, SessionState.FAILED) or session.is_leaving:
             return
         reason += "; the session was out of memory" if session.limit_watch.is_out_of_memory() else ""
         session.guest = None

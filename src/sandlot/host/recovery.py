@@ -10,7 +10,7 @@ from sandlot.contracts.runtime import Runtime
 from sandlot.contracts.storage import Storage
 from sandlot.host import failpoints
 from sandlot.host.history import History
-from sandlot.host.lifecycle import FORKING, Lifecycle
+from sandlot.host.lifecycle import FORKING, IMPORTING, Lifecycle
 from sandlot.host.output import last_output, remove_other_outputs
 from sandlot.host.parts import HostParts
 from sandlot.host.session import Session
@@ -159,7 +159,7 @@ class Recovery:
     async def _take_over_session(self, session: Session) -> None:
         row = session.row
         runtime = self._parts.runtimes[row.runtime]
-        if row.state is SessionState.DESTROYING or row.changing == FORKING:
+        if row.state is SessionState.DESTROYING or row.changing in (FORKING, IMPORTING):
             await self._lifecycle.finish_destroy(session)
             return
         if session.volume is None:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
-from sandlot.contracts.host import CallStream, FileStream
+from sandlot.contracts.host import CallStream, ExportStream, FileStream
 from sandlot.contracts.storage import Storage
 from sandlot.host.audit import Auditor
 from sandlot.host.background import Background
@@ -17,12 +17,15 @@ from sandlot.host.calls import LiveStream, RecordedStream
 from sandlot.host.choices import Choices, session_capabilities
 from sandlot.host.duties import Duties
 from sandlot.host.events import Events
+from sandlot.host.exporting import Exporting
 from sandlot.host.files import Place, SessionFiles
 from sandlot.host.forks import Forks
 from sandlot.host.health import HealthMonitor
+from sandlot.host.importing import Importing
 from sandlot.host.journal import CallRow
 from sandlot.host.lifecycle import Lifecycle
 from sandlot.host.lock import DataDirectoryLock
+from sandlot.host.moving import Moving
 from sandlot.host.output import OutputLog
 from sandlot.host.parts import HostParts, HostSettings
 from sandlot.host.pausing import Pausing
@@ -42,6 +45,7 @@ from sandlot.model import (
     DirectoryMake,
     Event,
     EventFilter,
+    ExportRequest,
     FileInfo,
     FileList,
     FileRead,
@@ -51,6 +55,9 @@ from sandlot.model import (
     FileWrite,
     ForkRequest,
     Health,
+    ImportRequest,
+    MoveProgress,
+    MoveRequest,
     NotFound,
     PauseRequest,
     Probe,
@@ -97,6 +104,9 @@ class SandboxHostService:
         self._pausing = Pausing(self._lifecycle, parts, settings.pause_drain_s)
         self._duties = Duties(self._lifecycle, parts, self._pausing)
         self._turns = Turns(self._lifecycle, parts, self._background, settings.turns_kept, settings.snapshot_prefix)
+        self._moving = Moving(self._lifecycle, parts, self._choices, self._outputs)
+        self._exporting = Exporting(self._lifecycle, parts)
+        self._importing = Importing(self._lifecycle, parts, self._choices)
         self._forks = Forks(self._lifecycle, parts, self._turns)
 
     # ---- life --------------------------------------------------------------------------------------------------
@@ -146,6 +156,8 @@ class SandboxHostService:
         await self._lifecycle.drain(self._settings.shutdown_timeout_s)
         self._files.close()
         self._events.close()
+        await self._moving.settle()
+        await self._importing.settle()
         await self._turns.settle()
         await self._pausing.settle()
         await self._duties.settle()
@@ -391,6 +403,23 @@ class SandboxHostService:
     async def fork(self, request: ForkRequest) -> Sequence[SessionInfo]:
         await self._monitor.admit()
         return await self._forks.fork(request)
+
+    # ---- moving ------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def move(self, request: MoveRequest) -> AsyncGenerator[AsyncIterator[MoveProgress]]:
+        async with self._moving.move(request) as progress:
+            yield progress
+
+    @asynccontextmanager
+    async def export(self, request: ExportRequest) -> AsyncGenerator[ExportStream]:
+        async with self._exporting.export(request) as stream:
+            yield stream
+
+    async def import_session(self, request: ImportRequest, content: AsyncIterable[bytes]) -> SessionInfo:
+        self._lifecycle.check_open()
+        await self._monitor.admit()
+        return await self._importing.import_session(request, content)
 
     # ---- events ------------------------------------------------------------------------------------------------
 

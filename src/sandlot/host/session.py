@@ -99,6 +99,7 @@ class Session:
         self.active_at = row.created
         self._uses = 0
         self.is_heard = True  # False: it was paused when this engine came, and cannot be asked for its calls
+        self.is_leaving = False  # its guest is being ended, because another one has taken its place
         self.recovering: asyncio.Task[None] | None = None
         self.live: dict[str, LiveCall] = {}
         self._capabilities = capabilities

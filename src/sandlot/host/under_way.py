@@ -16,6 +16,12 @@ class UnderWay:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
+    async def give_up(self) -> None:
+        """Let what was begun be undone."""
+        for task in self._tasks:
+            task.cancel()
+        await self.settle()
+
     def begin(self, work: Coroutine[Any, Any, _T]) -> "asyncio.Task[_T]":
         """A caller who waits for it and gives up ends it."""
         task = asyncio.get_running_loop().create_task(work)

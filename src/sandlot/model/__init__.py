@@ -87,6 +87,12 @@ from sandlot.model.ids import (
     new_call_id,
     new_session_id,
 )
+from sandlot.model.moving import (
+    ExportRequest,
+    ImportRequest,
+    MoveProgress,
+    MoveRequest,
+)
 from sandlot.model.network import (
     NetworkMode,
     NetworkPolicy,
@@ -171,6 +177,7 @@ __all__ = [
     "Event",
     "EventFilter",
     "EventKind",
+    "ExportRequest",
     "FileConflict",
     "FileInfo",
     "FileKind",
@@ -190,11 +197,14 @@ __all__ = [
     "HealthStatus",
     "HostFull",
     "HostUnhealthy",
+    "ImportRequest",
     "InvalidArgument",
     "InvalidState",
     "LimitHit",
     "LimitReached",
     "MaxSessionsReached",
+    "MoveProgress",
+    "MoveRequest",
     "NetworkMode",
     "NetworkPolicy",
     "NotFound",

@@ -16,6 +16,7 @@ class EventKind(StrEnum):
     TURN = "turn"  # closed; the detail is its number
     ROLLED_BACK = "rolled back"  # the detail is the snapshot
     FORKED = "forked"  # the detail names the new sessions
+    MOVED = "moved"  # the detail is the storage that it is on now
     OOM = "oom"  # it met its memory limit, and lost a process
     FAILED = "failed"  # the detail is the reason
     RECOVERED = "recovered"

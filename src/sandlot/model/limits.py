@@ -72,6 +72,7 @@ DESCRIPTORS_WARN = 0.85  # of the engine's
 DESCRIPTORS_CRITICAL = 0.95
 IMPORT_RECORDS_BYTES_MAX = 256 * MIB  # what an export tells of turns and calls, beside the files
 IMPORT_ENTRIES_MAX = 100_000_000  # files of all points of an export
+IMPORT_IDLE_S = 60.0  # for the next piece of an export to come
 IMPORT_ROOM = 0.9  # of the space that is free, for one import
 RESERVE_BYTES = 4 * MIB  # kept beside the journal, for a disk that is full
 HEALTH_INTERVAL_S = 30.0  # between two looks of the engine at itself

@@ -1,8 +1,9 @@
 """A sandbox: the handle on one session."""
 
 import builtins
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Self
+import os
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping, Sequence
+from typing import BinaryIO, Self
 
 from sandlot.model import (
     AUTO,
@@ -12,8 +13,12 @@ from sandlot.model import (
     DiffRequest,
     Event,
     EventFilter,
+    ExportRequest,
     ForkRequest,
+    ImportRequest,
     InvalidArgument,
+    MoveProgress,
+    MoveRequest,
     NetworkPolicy,
     OnExpiry,
     PauseRequest,
@@ -31,9 +36,12 @@ from sandlot.model import (
     check_session_id,
     limits,
 )
+from sandlot.sdk.caller import call_back, call_blocking
 from sandlot.sdk.client import Client, default_client, in_portal, iterate
 from sandlot.sdk.commands import AsyncCommands
+from sandlot.sdk.content import Readable, pieces_of
 from sandlot.sdk.files import AsyncFiles
+from sandlot.sdk.whole_file import WholeFile
 
 
 class AsyncSandbox:
@@ -224,6 +232,68 @@ class AsyncSandbox:
         """Bring a sandbox that has failed back: its files as they were left, and nothing running. Raises InvalidState
         when it has not failed, SessionFailed with the new reason when it cannot be had."""
         return await (await self._client.host()).recover(self._id)
+
+    # ---- elsewhere ---------------------------------------------------------------------------------------------
+
+    @in_portal
+    async def move(self, storage: str, *, on_progress: Callable[[MoveProgress], object] | None = None) -> SessionInfo:
+        """To another storage, with all of its turns. It keeps its id; what runs in it ends. When this fails, or whoever
+        called gives up, everything goes on as before. Raises ToolsInFlight while someone waits for a command,
+        CapabilityNotSupported, SnapshotsNotAvailable, LimitReached when there is no room."""
+        host = await self._client.host()
+        async with host.move(MoveRequest(self._id, storage)) as steps:
+            async for told in steps:
+                if on_progress is not None:
+                    await call_back(on_progress, told)
+        return await host.get(self._id)
+
+    @in_portal
+    async def export(self, path: str | os.PathLike[str]) -> int:
+        """All of it, with its turns, as one file of yours: whole, or as it was before. Gives its size in bytes; it goes
+        on meanwhile. Raises Unavailable, and OSError for a file that cannot be written."""
+        size = 0
+        file: WholeFile = await call_blocking(WholeFile, path)
+        try:
+            async with (await self._client.host()).export(ExportRequest(self._id)) as stream:
+                async for piece in stream:
+                    await call_blocking(file.write, piece)
+                    size += len(piece)
+            await call_blocking(file.commit)
+        finally:
+            file.__exit__()
+        return size
+
+    @classmethod
+    async def import_session(
+        cls,
+        source: str | os.PathLike[str] | Readable | Iterable[bytes] | AsyncIterable[bytes],
+        *,
+        id: str | None = None,
+        storage: str = AUTO,
+        runtime: str = AUTO,
+        template: str | None = None,
+        timeout: float = limits.SESSION_LIFETIME_S,
+        detach: bool = False,
+        client: Client | None = None,
+    ) -> Self:
+        """A sandbox from a file that `export` wrote: its path, an open file, or its pieces. It is made whole or not at
+        all, and has the id that it had unless another is given. A `template` that is named is taken as it is here.
+        Raises InvalidArgument for a file that is not whole, SessionExists, TemplateNotFound, LimitReached when there is
+        no room, CapabilityNotSupported, and OSError for a file that cannot be read."""
+        request = ImportRequest(id, storage, runtime, template, timeout)
+        client = client or default_client()
+
+        async def make() -> SessionInfo:
+            if not isinstance(source, str | os.PathLike):
+                return await (await client.host()).import_session(request, pieces_of(source))
+            file: BinaryIO = await call_blocking(open, source, "rb")
+            try:
+                return await (await client.host()).import_session(request, pieces_of(file))
+            finally:
+                file.close()
+
+        made = await client.run(make())
+        return cls(made.session_id, detach=detach, client=client)
 
     # ---- history -----------------------------------------------------------------------------------------------
 

@@ -88,7 +88,9 @@ _SNAPSHOT = ("name", "serial", "kind", "turn", "parent", "created", "last_proces
 _TURN = ("number", "closed", "snapshot", "first_process_id", "last_process_id", "changes")
 
 
-def of_session(row: SessionRow, template_mark: str, snapshots: Sequence[SnapshotRow], turns: Sequence[TurnRow]) -> Manifest:
+def of_session(
+    row: SessionRow, template_mark: str, snapshots: Sequence[SnapshotRow], turns: Sequence[TurnRow]
+) -> Manifest:
     return Manifest(
         row.session_id,
         Wishes.from_text(row.spec),
@@ -280,8 +282,8 @@ def _result(call_id: str, told: Mapping[str, object]) -> CallResult:
         if isinstance(value, dict | list):
             raise damaged(f"{name} of a call of it is no value")
     result = replace(CallResult(call_id, 0), **{**values, "call_id": call_id})
-    numbers = (result.duration_s, result.user_s, result.system_s, result.exit_code, result.stdout_bytes)
-    if not all(isinstance(value, int | float) and math.isfinite(value) for value in numbers):
+    numbers = ("duration_s", "user_s", "system_s", "exit_code", "stdout_bytes", "stderr_bytes", "rss_bytes_max")
+    if not all(_is_number(values.get(name, 0)) for name in numbers):
         raise damaged("a call of it has a result that cannot be")
     return replace(result, limit=LimitHit(result.limit) if result.limit else None)
 
@@ -310,6 +312,10 @@ def _count(told: Mapping[str, object], name: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 62:
         raise damaged(f"{name} is no number")
     return value
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _number(told: Mapping[str, object], name: str) -> float:

@@ -1,4 +1,4 @@
-"""A session as one file: a compressed tar that other programs can list and unpack. `docs/reference/archive.md` tells of
+"""A session as one file: a compressed tar that other programs can list and unpack. `docs/archive.md` tells of
 its form. Blocking, piece by piece."""
 
 import hashlib
@@ -98,7 +98,12 @@ class ArchiveWriter:
         if more:
             records = b"".join(_record(key, value) for key, value in more.items())
             yield from self._put(_header(b"pax", b"x", len(records), 0o644) + records + _padding(len(records)))
-        numbers = (entry.mode, check_owner(entry.uid), check_owner(entry.gid), seconds if 0 <= seconds <= _OCTAL_MAX else 0)
+        numbers = (
+            entry.mode,
+            check_owner(entry.uid),
+            check_owner(entry.gid),
+            seconds if 0 <= seconds <= _OCTAL_MAX else 0,
+        )
         yield from self._put(_header(path, kind, min(size, _OCTAL_MAX), *numbers, link=link))
         for piece in content:
             yield from self._put(piece)
