@@ -232,6 +232,12 @@ static bool related(const char *one, const char *other) {
     return strncmp(one, other, shorter) == 0 && (other[shorter] == 0 || other[shorter] == '/' || shorter == 1);
 }
 
+/* Disks that storages mounted come and go: a copy of ours would keep one busy that is to go. root_look_outside has them. */
+static bool is_of_storage(const char *point, const char *own) {
+    size_t length = strlen(own);
+    return strncmp(point, own, length) == 0 && strncmp(point + length, "/mounts/", 8) == 0;
+}
+
 /* Every guest starts with a copy of our mounts and drops it at once. So we let go of those that cannot hold a session's
  * files: a machine may have hundreds of them. */
 static void shed_mounts(void) {
@@ -248,6 +254,7 @@ static void shed_mounts(void) {
         char point[PATH_MAX], kind[64];
         const char *rest = strstr(line, " - ");
         if (rest == NULL || sscanf(line, "%*d %*d %*s %*s %4095s", point) != 1 || sscanf(rest, " - %63s", kind) != 1) continue;
+        if (is_of_storage(point, own) || strstr(point, "/mounts/z-") || strcmp(kind, "fuse.zfs") == 0) umount2(point, MNT_DETACH | UMOUNT_NOFOLLOW);
         if (strcmp(point, "/") == 0 || related(point, own)) continue;
         for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
             if (strcmp(kind, kinds[i]) == 0) umount2(point, MNT_DETACH | UMOUNT_NOFOLLOW);
@@ -267,6 +274,7 @@ static int prepare_confinement(void) {
     if (mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL) < 0) return -1;
     if (fchdir(data) < 0) return -1;
     shed_mounts();
+    root_look_outside(host_mounts);
     prepared = true;
     return 0;
 }

@@ -161,6 +161,33 @@ struct shelf {
     size_t length;    /* with its last slash */
 };
 
+static int outside = -1;
+
+void root_look_outside(int mounts) { outside = mounts; }
+
+/* As mapped_clone, of what is mounted in the namespace that the host lives in, and not in ours. */
+static int clone_outside(int data, const char *path, int map) {
+    int home = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
+    int cwd = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    int fd = -1, saved;
+    if (home < 0 || cwd < 0) {
+        failed("remember where we stand");
+    } else if (setns(outside, CLONE_NEWNS) < 0) {
+        failed("enter the namespace of the host");
+    } else {
+        fd = mapped_clone(data, path, map);
+        saved = errno;
+        /* A keeper that cannot come home must not go on: it would act on the host's tree. */
+        if (setns(home, CLONE_NEWNS) < 0 || fchdir(cwd) < 0) abort();
+        errno = saved;
+    }
+    saved = errno;
+    if (home >= 0) close(home);
+    if (cwd >= 0) close(cwd);
+    errno = saved;
+    return fd;
+}
+
 static int open_shelf(struct layers *layers, int data, const char *volume_path, int map, struct shelf *shelf) {
     const char *slash = strrchr(volume_path, '/');
     char path[PATH_MAX];
@@ -171,7 +198,9 @@ static int open_shelf(struct layers *layers, int data, const char *volume_path, 
     shelf->path = volume_path;
     shelf->length = (size_t)(slash - volume_path) + 1;
     snprintf(path, sizeof path, "%.*s", (int)shelf->length, volume_path);
-    shelf->fd = keep_open(layers, mapped_clone(data, path, map));
+    int fd = mapped_clone(data, path, map);
+    if (fd < 0 && errno == ENOENT && outside >= 0) fd = clone_outside(data, path, map);
+    shelf->fd = keep_open(layers, fd);
     return shelf->fd < 0 ? -1 : 0;
 }
 

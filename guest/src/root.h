@@ -20,6 +20,9 @@ struct root_plan {
 
 uint32_t range_first_id(int range);
 
+/* The mount namespace where volumes are looked for that are not in ours: a storage may have mounted their disk since. */
+void root_look_outside(int mounts);
+
 /* Descriptors that were needed on the way. Closing a detached mount waits for the kernel: do it where nobody waits. */
 enum { LAYERS_MAX = 500 };
 struct layers {

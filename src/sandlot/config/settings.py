@@ -28,6 +28,10 @@ class Settings:
     health_interval_s: float
     shutdown_timeout_s: float
     pause_drain_s: float
+    zfs_pool: str  # empty: one on a file in the data directory
+    zfs_bytes: int  # of that file; 0: half of what is free
+    zfs_bases_dataset: str
+    zfs_sessions_dataset: str
     keeper: Path  # the guest program
     runsc: str  # a path, or a name to look for
     gvisor_platform: str
@@ -102,6 +106,14 @@ VARIABLES = (
         "How gVisor runs programs: `systrap`, `kvm` or `ptrace`. `auto` takes the first that works.",
         f"`{AUTO}`",
     ),
+    Variable(
+        "SANDLOT_ZFS_POOL",
+        "The pool of the storage `zfs`; it must be imported. Without one Sandlot makes a pool on a file.",
+        "on `zfs.img` in the data directory",
+    ),
+    Variable("SANDLOT_ZFS_BYTES", "How large that file may become, such as `200G`.", "half of what is free"),
+    Variable("SANDLOT_ZFS_BASES", "The dataset in the pool that empty volumes are made from.", "`bases`"),
+    Variable("SANDLOT_ZFS_SESSIONS", "The dataset in the pool that holds the volumes of sessions.", "`sessions`"),
     Variable("SANDLOT_KEEPER", "The guest program, where it is not the one of the package.", "in the package"),
 )
 
@@ -133,6 +145,10 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
         pause_drain_s=read.number("SANDLOT_PAUSE_DRAIN_S", 0.0, 0, limits.PAUSE_DRAIN_S_MAX),
         runsc=env.get("SANDLOT_RUNSC") or "runsc",
         gvisor_platform=read.one_of("SANDLOT_GVISOR_PLATFORM", AUTO, ("systrap", "kvm", "ptrace")),
+        zfs_pool=read.dataset("SANDLOT_ZFS_POOL", ""),
+        zfs_bytes=read.size("SANDLOT_ZFS_BYTES", 0, limits.ZFS_BYTES_MIN, limits.BYTES_MAX),
+        zfs_bases_dataset=read.dataset("SANDLOT_ZFS_BASES", "bases"),
+        zfs_sessions_dataset=read.dataset("SANDLOT_ZFS_SESSIONS", "sessions"),
         keeper=Path(env.get("SANDLOT_KEEPER") or Path(__file__).parents[1] / "_bin" / "sandlot-keeper"),
     )
     if read.wrong:
@@ -187,6 +203,13 @@ class _Reader:
         if re.fullmatch(r"[a-z][a-z0-9]{0,31}", text, re.ASCII):
             return text
         self.wrong.append(f"{name} must be a word of up to 32 small letters and digits, not {text[:32]!r}")
+        return default
+
+    def dataset(self, name: str, default: str) -> str:
+        text = self._env.get(name) or default
+        if not text or re.fullmatch(r"[a-zA-Z][a-zA-Z0-9_.\-]{0,63}", text, re.ASCII):
+            return text
+        self.wrong.append(f"{name} must be a name of up to 64 letters, digits, `_`, `.` and `-`, not {text[:32]!r}")
         return default
 
 

@@ -37,6 +37,7 @@ LAYERS_MERGED_AT = 8  # side by side in a row; one takes their place
 LAYERS_LONG = 48  # a row that is longer is merged although its layers are of different sizes
 LAYER_LARGE_ENTRIES = 4096  # a layer with so many is not merged with small ones
 TURNS_KEPT = 0  # snapshots of turns kept per session; 0: all of them
+ZFS_BYTES_MIN = 256 << 20  # of a pool on a file
 SYNC_DEADLINE_S = 60.0  # for the disk to take what a snapshot closed
 REPEAT_DEADLINE_S = 120.0  # for the first of two equal requests to be answered
 GATE_DEADLINE_S = 30.0  # for writes under way to end, before a snapshot

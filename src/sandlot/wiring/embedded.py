@@ -11,6 +11,8 @@ from sandlot.host.runtimes.namespaces import NamespacesRuntime
 from sandlot.host.runtimes.none import NoRuntime
 from sandlot.host.service import SandboxHostService
 from sandlot.host.storage.layers import LayersStorage
+from sandlot.host.storage.zfs import ZfsStorage
+from sandlot.host.storage.zfs_pool import ZfsSettings
 from sandlot.host.storages import Storages
 from sandlot.host.templates.store import TemplateStore
 
@@ -37,7 +39,7 @@ def build(settings: Settings, progress: Callable[[int], None] | None = None) -> 
         ),
         HostParts(
             # `auto` takes the first that is ready.
-            storages=Storages(LayersStorage(settings.data)),
+            storages=Storages(LayersStorage(settings.data), ZfsStorage(settings.data, _zfs(settings))),
             runtimes={
                 runtime.name: runtime
                 for runtime in (
@@ -57,3 +59,8 @@ def build(settings: Settings, progress: Callable[[int], None] | None = None) -> 
             journal=Journal(settings.data / "journal.db"),
         ),
     )
+
+
+def _zfs(settings: Settings) -> ZfsSettings:
+    bases, sessions = settings.zfs_bases_dataset, settings.zfs_sessions_dataset
+    return ZfsSettings(settings.zfs_pool, settings.zfs_bytes, bases, sessions)

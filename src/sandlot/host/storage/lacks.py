@@ -10,3 +10,8 @@ LAYERS: Mapping[str, str] = {
     "first-write": "the first write to a file of an earlier turn copies the whole file",
     "living-processes": "a snapshot while processes live copies what was written since the last one without",
 }
+
+ZFS: Mapping[str, str] = {
+    "freed-space": "where a volume is an image, what its session deletes stays allocated in the pool for the volume",
+    "shrinking": "the limit of a volume can be raised, and not lowered",
+}
