@@ -28,6 +28,7 @@ class Settings:
     health_interval_s: float
     shutdown_timeout_s: float
     pause_drain_s: float
+    btrfs_bytes: int  # of the file that holds a btrfs; 0: by what is free
     zfs_pool: str  # empty: one on a file in the data directory
     zfs_bytes: int  # of that file; 0: half of what is free
     zfs_bases_dataset: str
@@ -107,6 +108,12 @@ VARIABLES = (
         f"`{AUTO}`",
     ),
     Variable(
+        "SANDLOT_BTRFS_BYTES",
+        "How large the file is that holds the storage `btrfs` where the data directory is on something else, such as "
+        "`100G`. A larger one than before makes it grow; it never shrinks.",
+        "half of what is free",
+    ),
+    Variable(
         "SANDLOT_ZFS_POOL",
         "The pool of the storage `zfs`; it must be imported. Without one Sandlot makes a pool on a file.",
         "on `zfs.img` in the data directory",
@@ -145,6 +152,7 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
         pause_drain_s=read.number("SANDLOT_PAUSE_DRAIN_S", 0.0, 0, limits.PAUSE_DRAIN_S_MAX),
         runsc=env.get("SANDLOT_RUNSC") or "runsc",
         gvisor_platform=read.one_of("SANDLOT_GVISOR_PLATFORM", AUTO, ("systrap", "kvm", "ptrace")),
+        btrfs_bytes=read.size("SANDLOT_BTRFS_BYTES", 0, limits.BTRFS_BYTES_MIN, limits.BYTES_MAX),
         zfs_pool=read.dataset("SANDLOT_ZFS_POOL", ""),
         zfs_bytes=read.size("SANDLOT_ZFS_BYTES", 0, limits.ZFS_BYTES_MIN, limits.BYTES_MAX),
         zfs_bases_dataset=read.dataset("SANDLOT_ZFS_BASES", "bases"),

@@ -149,13 +149,21 @@ def sync_filesystem(path: str | os.PathLike[str]) -> None:
         os.close(fd)
 
 
-def unmount(path: str) -> None:
-    """Take a mount away; it ends when nobody uses it any more. Raises OSError."""
-    if _libc().umount2(os.fsencode(path), _MNT_DETACH | _UMOUNT_NOFOLLOW) < 0:
+def unmount(path: str, *, lazy: bool = True) -> None:
+    """Take a mount away; it ends when nobody uses it any more, or is refused while someone does. Raises OSError."""
+    if _libc().umount2(os.fsencode(path), _UMOUNT_NOFOLLOW | (_MNT_DETACH if lazy else 0)) < 0:
         raise OSError(ctypes.get_errno(), "umount")
 
 
-_MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8
+def mount_device(device: str, path: str | os.PathLike[str], kind: str, options: str) -> None:
+    """Times of reading are not written. Raises OSError."""
+    words = (device.encode(), os.fsencode(path), kind.encode(), _MS_NOATIME, options.encode())
+    if _libc().mount(*words) < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{device} cannot be mounted: {os.strerror(number)}")
+
+
+_MNT_DETACH, _UMOUNT_NOFOLLOW, _MS_NOATIME = 2, 8, 1024
 _FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
 _FSOPEN_CLOEXEC, _FSMOUNT_CLOEXEC = 1, 1
 _SET_FLAG, _SET_STRING, _CMD_CREATE = 0, 1, 6

@@ -50,6 +50,7 @@ CPUS_MIN = 0.01
 CPUS_MAX = 65536.0
 MEMORY_BYTES_MIN = 8 * MIB  # with less, hardly a program starts
 BYTES_MAX = (1 << 62) - 1
+BTRFS_BYTES_MIN = 256 * MIB  # a smaller filesystem has room for little but itself
 PIDS_MAX = 1 << 22  # the kernel has no more numbers
 PIDS_DEFAULT = 4096  # of a session that asks for nothing
 OPEN_FILES_MIN = 16

@@ -10,6 +10,7 @@ from sandlot.host.runtimes.keeper import Keeper
 from sandlot.host.runtimes.namespaces import NamespacesRuntime
 from sandlot.host.runtimes.none import NoRuntime
 from sandlot.host.service import SandboxHostService
+from sandlot.host.storage.btrfs import BtrfsStorage
 from sandlot.host.storage.layers import LayersStorage
 from sandlot.host.storage.zfs import ZfsStorage
 from sandlot.host.storage.zfs_pool import ZfsSettings
@@ -38,8 +39,7 @@ def build(settings: Settings, progress: Callable[[int], None] | None = None) -> 
             pause_drain_s=settings.pause_drain_s,
         ),
         HostParts(
-            # `auto` takes the first that is ready.
-            storages=Storages(LayersStorage(settings.data), ZfsStorage(settings.data, _zfs(settings))),
+            storages=_storages(settings),
             runtimes={
                 runtime.name: runtime
                 for runtime in (
@@ -64,3 +64,10 @@ def build(settings: Settings, progress: Callable[[int], None] | None = None) -> 
 def _zfs(settings: Settings) -> ZfsSettings:
     bases, sessions = settings.zfs_bases_dataset, settings.zfs_sessions_dataset
     return ZfsSettings(settings.zfs_pool, settings.zfs_bytes, bases, sessions)
+
+
+def _storages(settings: Settings) -> Storages:
+    """`auto` takes the first that is ready: btrfs where the data directory is on one."""
+    btrfs = BtrfsStorage(settings.data, settings.btrfs_bytes)
+    layers, zfs = LayersStorage(settings.data), ZfsStorage(settings.data, _zfs(settings))
+    return Storages(btrfs, layers, zfs) if btrfs.is_native() else Storages(layers, btrfs, zfs)

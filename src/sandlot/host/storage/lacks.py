@@ -15,3 +15,8 @@ ZFS: Mapping[str, str] = {
     "freed-space": "where a volume is an image, what its session deletes stays allocated in the pool for the volume",
     "shrinking": "the limit of a volume can be raised, and not lowered",
 }
+
+BTRFS: Mapping[str, str] = {
+    "template-links": "a hard link to a file of the template breaks when one of its names is written",
+    "limit-counts-history": "what a snapshot keeps counts towards the disk limit of its session",
+}

@@ -1,0 +1,399 @@
+"""Volumes as subvolumes of a btrfs; points as read-only snapshots of them.
+
+A volume's state is the name of its subvolume, and the number of its quota group where it has one: `v-…:group`. Every
+subvolume that is made for a volume counts in that group, so a limit holds for all that the session wrote and keeps, and
+stays when it is rolled back. A rollback and a fork are writable snapshots of a point.
+
+A snapshot is one transaction of the filesystem: it holds one moment, whoever writes meanwhile, and it is on disk when
+the kernel answers. Only a volume that begins empty is on disk later.
+"""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import re
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from sandlot.contracts.storage import Shown, Taken, Volume
+from sandlot.host.storage import btrfs_kernel, lacks
+from sandlot.host.storage.btrfs_place import BtrfsPlace, has_program
+from sandlot.host.storage.canonical import CANONICAL_ID
+from sandlot.model import (
+    Capability,
+    Conflict,
+    DeadlineExceeded,
+    LimitReached,
+    NotFound,
+    Probe,
+    StorageHealth,
+    Unavailable,
+    check_id,
+    limits,
+)
+
+_log = logging.getLogger("sandlot.host")
+_OURS = re.compile(r"[vsp]-[0-9a-f]+")
+_GROUP_MARK, _GROUP_BITS = 0x5A1D, 32  # groups of ours, among those of others on the same filesystem
+_GONE = "its filesystem is gone"
+_T = TypeVar("_T")
+
+
+class BtrfsStorage:
+    name = "btrfs"
+    lacks = lacks.BTRFS
+    is_atomic = True
+    is_whole = True
+
+    def __init__(self, data: Path, image_bytes: int = 0) -> None:
+        self.capabilities: frozenset[Capability] = frozenset({Capability.SNAPSHOTS, Capability.LIMIT_DISK})
+        self._data = data
+        self._place = BtrfsPlace(data, image_bytes)
+        self._uses: Counter[str] = Counter()  # by how many states and points each subvolume is named
+        self._held: Counter[str] = Counter()  # by whoever reads it now
+        self._due: set[str] = set()  # to be destroyed
+        self._groups_due: set[int] = set()
+        self._sweeping = asyncio.Lock()
+        self._sizes: dict[tuple[str, str], int] = {}  # of points, without others
+
+    # ---- the place ---------------------------------------------------------------------------------------------
+
+    @property
+    def is_attached(self) -> bool:
+        return self._place.is_there()
+
+    def is_native(self) -> bool:
+        """Whether the data directory is on btrfs: then nothing has to be made for it."""
+        return self._place.is_native()
+
+    def was_used(self) -> bool:
+        return self._place.was_used()
+
+    async def probe(self) -> Probe:
+        if self.is_attached:
+            return Probe(self.name, True)
+        if os.geteuid() != 0:
+            return Probe(self.name, False, "it needs root", "run as root, or use the storage `layers`")
+        if not self.is_native() and not has_program():
+            return Probe(self.name, False, "mkfs.btrfs is not there", "install btrfs-progs")
+        return Probe(self.name, True)
+
+    async def attach(self) -> None:
+        try:
+            await self._kernel(self._place.attach)
+        except OSError as error:
+            raise Unavailable(
+                f"the btrfs of {self._data} cannot be used: {error.strerror or error}",
+                next_step="run `sandlot doctor`, or use the storage `layers`",
+            ) from error
+        if not self._place.can_have_quotas():
+            self.capabilities -= {Capability.LIMIT_DISK}
+
+    async def detach(self) -> None:
+        try:
+            await self._kernel(self._place.detach)
+        except OSError as error:
+            _log.warning("the btrfs of %s stays mounted: %s", self._data, error.strerror)
+
+    async def health(self) -> StorageHealth:
+        try:
+            return await asyncio.to_thread(self._place.health)
+        except OSError as error:
+            raise Unavailable(error.strerror or str(error)) from error
+
+    async def _kernel(self, work: Callable[..., _T], *args: object) -> _T:
+        """In a thread: most of it waits for the disk. Who is cancelled meanwhile still waits for its end. Raises
+        OSError, DeadlineExceeded."""
+        done = asyncio.ensure_future(asyncio.to_thread(work, *args))
+        try:
+            async with asyncio.timeout(limits.SYNC_DEADLINE_S):
+                return await asyncio.shield(done)
+        except TimeoutError:
+            raise DeadlineExceeded(f"the disk took longer than {limits.SYNC_DEADLINE_S:g} s", limit="sync") from None
+        except asyncio.CancelledError:
+            await asyncio.wait([done], timeout=limits.SYNC_DEADLINE_S)
+            raise
+
+    @contextlib.contextmanager
+    def _making(self, subvolume: str, group: int = 0) -> Generator[None]:
+        """What was made for someone who did not get it is nobody's."""
+        try:
+            yield
+        except FileExistsError:
+            raise
+        except BaseException:  # undone, then raised again
+            self._due.add(subvolume)
+            if group:
+                self._groups_due.add(group)
+            raise
+
+    # ---- volumes -----------------------------------------------------------------------------------------------
+
+    async def create(self, name: str, point: str = "", disk_bytes: int | None = None) -> Volume:
+        check_id("volume", name)
+        source = _subvolume(point) if point else ""
+        made = _new_id("s-") if point else name  # one that begins empty is known by its name: see `open`
+        group = 0
+        if disk_bytes is not None or self._place.has_quotas():
+            group = _GROUP_MARK << _GROUP_BITS | int.from_bytes(os.urandom(_GROUP_BITS // 8))
+        try:
+            with self._making(made, group):
+                await self._kernel(self._create, made, source, group, disk_bytes)
+        except FileExistsError:
+            raise Conflict(f"a volume {name} is there already", volume=name) from None
+        except FileNotFoundError:
+            raise self._lost("the snapshot is gone") from None
+        except OSError as error:
+            raise self._trouble(f"volume {name} cannot be made", error) from error
+        return self._use(name, _text(made, group))
+
+    def _create(self, made: str, source: str, group: int, disk_bytes: int | None) -> None:
+        folder = self._place.volumes
+        if group:
+            if not self._place.has_quotas():
+                self._place.enable_quotas()
+            btrfs_kernel.make_group(folder, group)
+            btrfs_kernel.limit_group(folder, group, disk_bytes)
+        if source:
+            btrfs_kernel.take_snapshot(folder / source, folder, made, group)
+        else:
+            btrfs_kernel.make_subvolume(folder, made, group)
+            _fill(folder / made)
+
+    async def open(self, name: str, state: str) -> Volume:
+        subvolume = _subvolume(state)
+        path = self._place.volumes / subvolume
+        if not (path / "w").is_dir() and subvolume == name and not self._place.is_fresh:
+            # The machine lost power before an empty volume reached the disk; all that it was to hold went with it.
+            _log.warning("volume %s is not on the disk; it begins empty", name)
+            try:
+                await self._kernel(self._make_again, subvolume, _group(state))
+            except OSError as error:
+                raise self._trouble(f"volume {name} cannot be made", error) from error
+        if not (path / "u").is_dir():
+            raise NotFound(f"volume {name} is gone", volume=name)
+        return self._use(name, state)
+
+    def _make_again(self, subvolume: str, group: int) -> None:
+        folder = self._place.volumes
+        if not (folder / subvolume).is_dir():
+            if group and group not in self._place.groups():
+                btrfs_kernel.make_group(folder, group)
+            btrfs_kernel.make_subvolume(folder, subvolume, group)
+        _fill(folder / subvolume)
+
+    async def limit(self, volume: Volume, disk_bytes: int | None) -> None:
+        group = _group(volume.state)
+        if not group:
+            raise Unavailable("the volume was made without a quota group", volume=volume.name)
+        try:
+            await self._kernel(btrfs_kernel.limit_group, self._place.volumes, group, disk_bytes)
+        except OSError as error:
+            raise self._trouble("the volume cannot be limited", error) from error
+
+    def _use(self, name: str, state: str) -> Volume:
+        subvolume = _subvolume(state)
+        self._uses[subvolume] += 1
+        return Volume(name, self._place.volumes / subvolume, (), state)
+
+    def _lost(self, what: str) -> NotFound | Unavailable:
+        return NotFound(what) if self.is_attached else Unavailable(_GONE, next_step="run `sandlot doctor`")
+
+    def _trouble(self, what: str, error: OSError) -> Unavailable | LimitReached:
+        if error.errno == errno.ENOSPC:
+            return LimitReached(
+                f"{what}: the btrfs is full", next_step="destroy sessions or delete snapshots", limit="space"
+            )
+        if not self.is_attached:
+            return Unavailable(f"{what}: {_GONE}", next_step="run `sandlot doctor`")
+        return Unavailable(f"{what}: {error.strerror or error}")
+
+    # ---- points ------------------------------------------------------------------------------------------------
+
+    async def snapshot(self, volume: Volume, *, alone: bool) -> Taken:
+        del alone  # it is one moment all the same
+        point, group = _new_id("p-"), _group(volume.state)
+        try:
+            with self._making(point):
+                await self._kernel(self._take, volume.path.name, point, group, True)
+        except OSError as error:
+            raise self._trouble("no snapshot can be taken", error) from error
+        self._uses[point] += 1
+        return Taken(point, volume)
+
+    async def restore(self, volume: Volume, point: str) -> Volume:
+        fresh, group = _new_id("s-"), _group(volume.state)
+        try:
+            with self._making(fresh):
+                await self._kernel(self._take, _subvolume(point), fresh, group, False)
+        except FileNotFoundError:
+            raise self._lost("the snapshot is missing") from None
+        except OSError as error:
+            raise self._trouble("the snapshot cannot be restored", error) from error
+        return self._use(volume.name, _text(fresh, group))
+
+    def _take(self, source: str, made: str, group: int, read_only: bool) -> None:
+        folder = self._place.volumes
+        btrfs_kernel.take_snapshot(folder / source, folder, made, group, read_only=read_only)
+
+    @contextlib.asynccontextmanager
+    async def showing(self, old: str | None, new: str) -> AsyncGenerator[Shown]:
+        with self.holding(old or "", new):
+            after = self._upper(new)
+            before = self._upper(old) if old else ()
+            yield Shown(before, after, (*before, *after))
+
+    def _upper(self, text: str) -> tuple[Path, ...]:
+        path = self._place.volumes / _subvolume(text) / "u"
+        if not path.is_dir():
+            raise NotFound("the snapshot is gone")
+        return (path,)
+
+    async def tidy(self, state: str) -> None:
+        del state  # every state is one subvolume, and costs what it costs
+
+    async def sync(self) -> None:
+        try:
+            await self._kernel(btrfs_kernel.sync, self._place.volumes)
+        except OSError as error:
+            raise self._trouble("files cannot be brought to disk", error) from error
+
+    # ---- what is left ------------------------------------------------------------------------------------------
+
+    async def release(self, *needless: str) -> None:
+        for text in filter(None, needless):
+            self._uses[_subvolume(text)] -= 1
+            if group := _group(text):
+                self._groups_due.add(group)
+            self._discard_needless(_subvolume(text))
+
+    @contextlib.contextmanager
+    def holding(self, *texts: str) -> Generator[None]:
+        names = [_subvolume(text) for text in texts if text]
+        self._held.update(names)
+        try:
+            yield
+        finally:
+            self._held.subtract(names)
+            for name in names:
+                self._discard_needless(name)
+
+    def _is_needed(self, name: str) -> bool:
+        return self._uses[name] > 0 or self._held[name] > 0
+
+    def _discard_needless(self, name: str) -> None:
+        if not self._is_needed(name):
+            self._uses.pop(name, None)
+            self._held.pop(name, None)
+            self._due.add(name)
+            for key in [key for key in self._sizes if name in key]:
+                del self._sizes[key]
+
+    async def settle(self, points: Iterable[str]) -> None:
+        for point in points:
+            self._uses[_subvolume(point)] += 1
+        self._due.update(name for name in await self._names() if not self._is_needed(name))
+        self._groups_due.update(group for group in self._place.groups() if group >> _GROUP_BITS == _GROUP_MARK)
+
+    async def _names(self) -> list[str]:
+        try:
+            found = await asyncio.to_thread(os.listdir, self._place.volumes)
+        except OSError as error:
+            raise self._trouble("volumes cannot be listed", error) from error
+        return sorted(name for name in found if _OURS.fullmatch(name))
+
+    async def missing(self, text: str) -> Sequence[str]:
+        name = _subvolume(text)
+        return [] if (self._place.volumes / name / "u").is_dir() else [name]
+
+    async def strays(self, needed: Iterable[str]) -> Sequence[str]:
+        known = {_subvolume(text) for text in needed if text}
+        return [name for name in await self._names() if name not in known and not self._is_needed(name)]
+
+    async def remove_stray(self, name: str) -> None:
+        if not self._is_needed(check_id("volume", name)):
+            self._due.add(name)
+            await self.sweep()
+
+    async def sweep(self) -> None:
+        """Destroy what was released. The kernel frees the space behind our back, when no guest stands on it."""
+        async with self._sweeping:
+            if not self.is_attached:
+                return
+            if self._due or self._groups_due:
+                await asyncio.to_thread(self._sweep)
+
+    def _sweep(self) -> None:
+        folder = self._place.volumes
+        destroyed = False
+        for name in tuple(self._due):
+            try:
+                btrfs_kernel.destroy_subvolume(folder, name)
+                destroyed = True
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                # It is tried again with the next sweep, and at the next start; nobody's work depends on it.
+                _log.warning("%s cannot be destroyed: %s", name, error.strerror)
+                continue
+            self._due.discard(name)
+        with contextlib.suppress(OSError):
+            if destroyed:
+                btrfs_kernel.free_destroyed(folder)
+        for group in tuple(self._groups_due):
+            # As long as anything of it is kept, by a fork too, it stays: it is tried again with the next sweep.
+            with contextlib.suppress(OSError):
+                btrfs_kernel.remove_group(folder, group)
+                self._groups_due.discard(group)
+
+    # ---- figures -----------------------------------------------------------------------------------------------
+
+    async def usage(self, text: str, without: str = "") -> int:
+        """Of a state: all that its group has, history included. Of a point: what its files hold, or what was written
+        since the other one."""
+        key = (text, without)
+        if (known := self._sizes.get(key)) is not None:
+            return known
+        try:
+            if (group := _group(text)) and not without:
+                return await asyncio.to_thread(self._place.used, group)
+            size = await asyncio.to_thread(self._measure, text, without)
+        except OSError as error:
+            raise self._lost("what is to be measured is gone") from error
+        if text.startswith("p-"):  # it never changes
+            self._sizes[key] = size
+        return size
+
+    def _measure(self, text: str, without: str) -> int:
+        folder = self._place.volumes
+        since = btrfs_kernel.describe(folder / _subvolume(without)).made_at if without else 0
+        return btrfs_kernel.data_bytes(folder / _subvolume(text), since)
+
+
+def _fill(path: Path) -> None:
+    path.chmod(0o700)
+    (path / "u").mkdir(mode=0o755, exist_ok=True)
+    # The upper's own owner is the owner of `/` inside.
+    os.chown(path / "u", CANONICAL_ID, CANONICAL_ID)
+    (path / "w").mkdir(mode=0o755, exist_ok=True)
+
+
+def _subvolume(text: str) -> str:
+    """Checked: the text comes from the journal, and becomes a path."""
+    return check_id("volume", text.partition(":")[0])
+
+
+def _text(subvolume: str, group: int) -> str:
+    return f"{subvolume}:{group:x}" if group else subvolume
+
+
+def _group(text: str) -> int:
+    return int(text.partition(":")[2] or "0", 16)
+
+
+def _new_id(prefix: str) -> str:
+    return prefix + os.urandom(8).hex()

@@ -1,0 +1,182 @@
+"""Where the volumes of the storage `btrfs` are: on the data directory's own btrfs, or on one in a file that is mounted
+for as long as a session needs it. Blocking; everything raises OSError."""
+
+import errno
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from sandlot.host.storage import btrfs_kernel
+from sandlot.host.storage.filesystem import filesystem_health
+from sandlot.host.storage.loop_image import grow_image, make_image, mount_image, unmount_image
+from sandlot.model import StorageHealth
+
+MKFS = "mkfs.btrfs"
+# One copy of everything: the disk below has what redundancy there is.
+_MAKE = (MKFS, "--quiet", "--metadata", "single", "--data", "single")
+_OPTIONS = "discard=async"  # what sessions give back, the disk below gets back
+_LEAST_BYTES = 256 << 20
+_SHARE_OF_FREE = 0.5
+READ_ONLY = "its filesystem is read-only"
+
+
+class BtrfsPlace:
+    """`size`: of a file that is to be made or grown; 0: half of what is free when it is made."""
+
+    def __init__(self, data: Path, size: int) -> None:
+        self._data = data
+        self._size = size
+        self.image = data / "btrfs.img"
+        self._point = data / "mounts" / "btrfs"  # the keeper knows this folder: it holds no mount in it
+        self._own = data / "btrfs"
+        self._device = 0  # that the volumes are on, while they can be reached
+        self.path = self._own
+        self.is_fresh = False  # made by the last `attach`: nothing that was kept is in it
+        self._id = ""
+
+    @property
+    def volumes(self) -> Path:
+        return self.path / "volumes"
+
+    def is_native(self) -> bool:
+        folder = self._data
+        while not folder.exists():
+            folder = folder.parent
+        try:
+            return btrfs_kernel.filesystem_id(folder) is not None
+        except OSError:
+            return False
+
+    def was_used(self) -> bool:
+        return self.image.exists() or self._own.is_dir()
+
+    def is_there(self) -> bool:
+        try:
+            return bool(self._device) and os.stat(self.volumes).st_dev == self._device
+        except OSError:
+            return False
+
+    # ---- coming and going --------------------------------------------------------------------------------------
+
+    def attach(self) -> None:
+        self.is_fresh = not self.was_used()
+        if self._own.is_dir() or (self.is_native() and not self.image.exists()):
+            self._attach_own()
+        else:
+            self._attach_image()
+        if os.statvfs(self.path).f_flag & os.ST_RDONLY:
+            raise OSError(errno.EROFS, READ_ONLY)
+        self.volumes.mkdir(mode=0o700, exist_ok=True)
+        self._id = btrfs_kernel.filesystem_id(self.path) or ""
+        if self.path == self._point and not self.has_quotas():
+            self.enable_quotas()
+        self._device = os.stat(self.volumes).st_dev
+
+    def _attach_own(self) -> None:
+        self.path = self._own
+        if not self._own.exists():
+            btrfs_kernel.make_subvolume(self._data, self._own.name)
+            self._own.chmod(0o700)
+
+    def _attach_image(self) -> None:
+        self.path = self._point
+        if self._is_mounted() and os.statvfs(self._point).f_flag & os.ST_RDONLY:
+            # After an error it stays so until it is mounted anew, which it can be when no session uses it.
+            with suppress(OSError):
+                unmount_image(self._point)
+        if not self._is_mounted():
+            if not self.image.exists():
+                make_image(self.image, self._size or self._default_size(), _MAKE)
+            mount_image(self.image, self._point, "btrfs", _OPTIONS)
+        if self._size > self.image.stat().st_size:
+            grow_image(self.image, self._size)
+            btrfs_kernel.grow_to_device(self._point)
+
+    def _is_mounted(self) -> bool:
+        try:
+            return self._point.stat().st_dev != self._data.stat().st_dev
+        except FileNotFoundError:
+            return False
+
+    def _default_size(self) -> int:
+        told = os.statvfs(self._data)
+        size = int(told.f_bavail * told.f_frsize * _SHARE_OF_FREE)
+        if size < _LEAST_BYTES:
+            raise OSError(errno.ENOSPC, "the disk has no room for a btrfs of its own")
+        return size
+
+    def detach(self) -> None:
+        """Nothing stays where nothing is needed."""
+        is_needed = not self.is_there() or any(self.volumes.iterdir())
+        self._device = 0
+        if is_needed:
+            return
+        if self.path == self._own:
+            btrfs_kernel.destroy_subvolume(self._data, self._own.name)
+            return
+        try:
+            unmount_image(self._point)
+        except OSError as error:
+            if error.errno == errno.EBUSY:
+                return  # the next engine finds it as it is
+            raise
+        self.image.unlink()
+        with suppress(OSError):
+            self._point.rmdir()
+            self._point.parent.rmdir()
+
+    # ---- what it says of itself --------------------------------------------------------------------------------
+
+    def health(self) -> StorageHealth:
+        """Of the filesystem, or of the disk below it, whichever is fuller."""
+        if not self.is_there():
+            raise OSError(errno.ENODEV, "its filesystem is gone")
+        told = filesystem_health(self.path)
+        if self.path == self._point:
+            below = filesystem_health(self._data)
+            if below.space.capacity > told.space.capacity:
+                told = below
+        if os.statvfs(self.path).f_flag & os.ST_RDONLY:
+            return StorageHealth(READ_ONLY, told.space, told.inodes)
+        return told
+
+    # ---- quotas ------------------------------------------------------------------------------------------------
+
+    def _group(self, group: int) -> Path:
+        return Path(f"/sys/fs/btrfs/{self._id}/qgroups/1_{group}")
+
+    def has_quotas(self) -> bool:
+        return self._mode() == "squota"
+
+    def can_have_quotas(self) -> bool:
+        """Whoever turned the other kind on wants that."""
+        return self._mode() in ("", "squota")
+
+    def _mode(self) -> str:
+        try:
+            return Path(f"/sys/fs/btrfs/{self._id}/qgroups/mode").read_text().strip()
+        except OSError:
+            return ""
+
+    def enable_quotas(self) -> None:
+        btrfs_kernel.enable_simple_quotas(self.path)
+
+    def used(self, group: int) -> int:
+        """Bytes of all that the subvolumes of a group wrote and that is still kept, what is about to be written
+        included."""
+        folder = self._group(group)
+        return sum(int((folder / name).read_text()) for name in ("referenced", "rsv_data"))
+
+    def limit(self, group: int) -> int | None:
+        folder = self._group(group)
+        flags, most = (int((folder / name).read_text()) for name in ("limit_flags", "max_referenced"))
+        return most if flags & 1 and most else None
+
+    def groups(self) -> list[int]:
+        names = os.listdir(self._group(0).parent) if self.has_quotas() else []
+        return [int(name[2:]) for name in names if name.startswith("1_")]
+
+
+def has_program() -> bool:
+    return shutil.which(MKFS) is not None
