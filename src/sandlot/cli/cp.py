@@ -2,8 +2,9 @@
 
 `sandlot cp data.csv ID:` puts a file into the workspace, `sandlot cp ID:results .` brings a directory back. ID:PATH is
 a path in a session; a relative one begins in its workspace. ./a:b is a file here with a colon in its name. - is stdin
-or stdout, for one file. As `cp -r`: into a directory that is there, or to a new name. Permission bits are kept. Links
-inside a directory are left out, and so are pipes, sockets and devices; they are counted."""
+or stdout, for one file. As `cp -r`: into a directory that is there, or to a new name. Permission bits are kept. A
+directory goes as one stream, with its links as they are; on the way out, links that lead out of the directory are left
+out. Pipes, sockets and devices are always left out, and all that is left out is counted."""
 
 import argparse
 import asyncio
@@ -11,17 +12,16 @@ import os
 import posixpath
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 
 from sandlot.cli import local_side, progress, session_side
-from sandlot.cli.below import Parts
 from sandlot.cli.context import Context
 from sandlot.cli.local_side import LocalSource, LocalTarget, StandardInput, StandardOutput
 from sandlot.cli.screen import Screen, decoded, printable
 from sandlot.cli.session_side import Place, SessionSource, SessionTarget
 from sandlot.cli.show import size_text
-from sandlot.cli.transfer import Entry, Source, Tally, Target, copy
+from sandlot.cli.transfer import Entry, Source, Tally, Target, copy_file
 from sandlot.contracts import Host
 from sandlot.model import (
     FileConflict,
@@ -30,8 +30,13 @@ from sandlot.model import (
     InvalidArgument,
     SandlotError,
     SessionNotFound,
+    TreeDownload,
+    TreeUpload,
     check_session_id,
 )
+from sandlot.sdk.below import Parts
+from sandlot.sdk.packing import packed
+from sandlot.sdk.unpacking import unpack
 
 USAGE = "cp [options] SRC... DST"
 _SKIPPED_SHOWN = 10
@@ -40,6 +45,9 @@ _SKIPPED_SHOWN = 10
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("sources", metavar="SRC", nargs="+", help="PATH, ID:PATH or - for stdin")
     parser.add_argument("target", metavar="DST", help="ID:PATH, PATH or - for stdout")
+    parser.add_argument(
+        "--include", metavar="PATTERN", action="append", default=[], help="of a directory in a session; can be repeated"
+    )
     parser.add_argument("--user", metavar="USER", help="who touches the session's files (default: the session's user)")
 
 
@@ -167,7 +175,32 @@ async def _copy(
     quiet = context.screen.as_json or (target.is_standard and context.screen.is_terminal)
     async with progress.shown(tally, whole if is_known else None, quiet=quiet):
         for source, parts in zip(opened, names, strict=True):
-            await copy(source, to, parts, tally)
+            await _copy_one(host, source, to, parts, tally, tuple(context.args.include))
+
+
+async def _copy_one(
+    host: Host, source: Source, to: Target, parts: Parts, tally: Tally, include: tuple[str, ...]
+) -> None:
+    if source.entry.kind is FileKind.FILE:
+        await copy_file(source, to, parts, tally)
+    elif isinstance(source, SessionSource):
+        place = source.place
+        request = TreeDownload(place.session_id, place.path, place.user, include)
+        async with host.download_tree(request) as stream:
+            if isinstance(to, LocalTarget):
+                await unpack(stream, to.path, parts, tally)
+            elif isinstance(to, SessionTarget):
+                tally.add(await host.upload_tree(_upload(to, parts), stream))
+        for path, why in stream.tally.skipped:
+            tally.skipped.append((f"{place.session_id}:{place.below((path,))}", why))
+        tally.skipped_count += stream.tally.skipped_count
+    elif isinstance(source, LocalSource) and isinstance(to, SessionTarget):
+        async with aclosing(packed(source.path, tally)) as pieces:
+            await host.upload_tree(_upload(to, parts), pieces)
+
+
+def _upload(to: SessionTarget, parts: Parts) -> TreeUpload:
+    return TreeUpload(to.place.session_id, to.place.below(parts), to.place.user)
 
 
 async def _open_source(host: Host, stack: ExitStack, source: Operand, user: str | None) -> Source:
@@ -176,7 +209,6 @@ async def _open_source(host: Host, stack: ExitStack, source: Operand, user: str 
     if source.session_id is not None:
         return await _open_in_session(host, source, Place(source.session_id, source.path, user))
     found = LocalSource(source.path)
-    stack.callback(found.close)
     await found.open()
     return found
 
@@ -237,6 +269,7 @@ def _report(screen: Screen, tally: Tally) -> None:
             {
                 "files": tally.files,
                 "directories": tally.directories,
+                "links": tally.links,
                 "bytes": tally.size_bytes,
                 "seconds": round(seconds, 3),
                 "skipped_count": tally.skipped_count,
@@ -252,6 +285,9 @@ def _tell_of_the_rest(screen: Screen, tally: Tally, error: BaseException) -> Non
     if isinstance(error, FileNotFound | FileConflict) and not error.next_step:
         error.next_step = "take another path"
     if isinstance(error, SandlotError):
+        # What was sent is not yet there; the host tells what is.
+        tally.files = int(error.context.get("files_done", tally.files))
+        tally.size_bytes = int(error.context.get("bytes_done", tally.size_bytes))
         error.context = {**error.context, "files_copied": tally.files, "bytes_copied": tally.size_bytes}
     if not screen.as_json and tally.files + tally.skipped_count:
         _tell_skipped(screen, tally)

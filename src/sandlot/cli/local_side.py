@@ -7,39 +7,21 @@ import select
 import stat
 import sys
 import threading
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from itertools import islice
 from typing import TypeVar
 
-from sandlot.cli.below import Below, NewFile, Parts, kind_in_words, translate
 from sandlot.cli.stream import OwnStreams
 from sandlot.cli.transfer import Content, Entry
-from sandlot.model import FileConflict, FileKind, FileNotFound, SandlotError, Stream
+from sandlot.model import FileConflict, FileKind, FileNotFound, Stream
+from sandlot.sdk.below import Below, NewFile, Parts, kind_in_words, translate
+from sandlot.sdk.unpacking import in_thread
 
 _PIECE_BYTES = 1 << 20
-_BATCH_ENTRIES = 1000
 _KINDS = {stat.S_IFREG: FileKind.FILE, stat.S_IFDIR: FileKind.DIRECTORY, stat.S_IFLNK: FileKind.SYMLINK}
 # Opening must not wait for someone at the other end of a pipe, nor take a terminal.
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _T = TypeVar("_T")
-
-
-async def in_thread(work: Callable[[], _T], shown: str, undo: Callable[[_T], None] | None = None) -> _T:
-    """Done in a thread, which is waited for even when we are told to stop: what it uses must not be closed under it,
-    and `undo` gives back what it brings when nobody is left to take it. Raises what went wrong in words of ours."""
-    job = asyncio.get_running_loop().run_in_executor(None, work)
-    try:
-        return await asyncio.shield(job)
-    except asyncio.CancelledError:
-        await asyncio.wait([job])
-        if job.exception() is None and undo:
-            undo(job.result())
-        raise
-    except SandlotError:
-        raise
-    except OSError as error:
-        raise translate(error, shown) from error
 
 
 def kind_of(path: str) -> FileKind | None:
@@ -85,123 +67,58 @@ def _read_piece(fd: int) -> bytes:
 
 
 class LocalSource:
-    """A path as a person gave it: links lead on at its end, and are left out below it."""
+    """A path as a person gave it: links lead on at its end."""
 
     def __init__(self, path: str) -> None:
-        self._path = path
-        self._below: Below | None = None
+        self.path = path
         self.entry = Entry("", FileKind.OTHER, None, 0)
 
     async def open(self) -> None:
         """Raises SandlotError."""
-        found = await in_thread(lambda: os.stat(self._path), self._path)  # noqa: PTH116 - the same
-        name = posixpath.basename(self._path.rstrip("/"))
+        found = await in_thread(lambda: os.stat(self.path), self.path)  # noqa: PTH116 - the same
+        name = posixpath.basename(self.path.rstrip("/"))
         self.entry = _entry("" if name in (".", "..") else name, found)
         if self.entry.kind is FileKind.OTHER:
             raise FileConflict(
-                f"{self._path}: is {kind_in_words(found.st_mode)}, not a file or a directory",
-                next_step=f"give its content as stdin: `sandlot cp - ID:PATH < {self._path}`",
-                path=self._path,
+                f"{self.path}: is {kind_in_words(found.st_mode)}, not a file or a directory",
+                next_step=f"give its content as stdin: `sandlot cp - ID:PATH < {self.path}`",
+                path=self.path,
             )
-        if self.entry.kind is FileKind.DIRECTORY:
-            self._below = await in_thread(lambda: Below(self._path), self._path, Below.close)
-
-    def close(self) -> None:
-        if self._below:
-            self._below.close()
-
-    def shown(self, parts: Parts) -> str:
-        return posixpath.join(self._path, *parts)
 
     @asynccontextmanager
-    async def entries(self, parts: Parts) -> AsyncGenerator[AsyncIterator[Sequence[Entry]]]:
-        listing = _listing(self._tree(), parts)
-        shown = self.shown(parts)
+    async def read(self) -> AsyncGenerator[Content]:
+        found, fd, first = await in_thread(self._open_file, self.path, lambda opened: os.close(opened[1]))
         try:
-            first = await in_thread(lambda: next(listing), shown)
-
-            async def batches() -> AsyncIterator[Sequence[Entry]]:
-                batch: Sequence[Entry] | None = first
-                while batch is not None:
-                    if batch:
-                        yield batch
-                    batch = await in_thread(lambda: next(listing, None), shown)
-
-            yield batches()
-        finally:
-            listing.close()
-
-    @asynccontextmanager
-    async def read(self, parts: Parts) -> AsyncGenerator[Content]:
-        shown = self.shown(parts)
-        found, fd, first = await in_thread(lambda: self._open_file(parts), shown, lambda opened: os.close(opened[1]))
-        try:
-            yield _LocalContent(_entry(parts[-1] if parts else self.entry.name, found), fd, first, shown)
+            yield _LocalContent(_entry(self.entry.name, found), fd, first, self.path)
         finally:
             os.close(fd)
 
-    def _open_file(self, parts: Parts) -> tuple[os.stat_result, int, bytes]:
-        if parts:
-            above = self._tree().folder(parts[:-1])
-            fd = os.open(parts[-1], _READ | os.O_NOFOLLOW, dir_fd=above)
-        else:
-            fd = os.open(self._path, _READ)
+    def _open_file(self) -> tuple[os.stat_result, int, bytes]:
+        fd = os.open(self.path, _READ)
         try:
             found = os.fstat(fd)
             if not stat.S_ISREG(found.st_mode):
-                raise FileNotFound(f"{self.shown(parts)}: is no file any more")
+                raise FileNotFound(f"{self.path}: is no file any more")
             return found, fd, _read_piece(fd)
         except BaseException:  # whoever cannot have it cannot close it
             os.close(fd)
             raise
-
-    def _tree(self) -> Below:
-        assert self._below is not None, "only a directory has something below it"
-        return self._below
-
-
-def _listing(tree: Below, parts: Parts) -> Generator[list[Entry]]:
-    """In batches; at least one, which may be empty."""
-    fd = os.dup(tree.folder(parts))  # entries ask it for more, long after the tree has moved on
-    try:
-        with os.scandir(fd) as found:
-            while True:
-                batch = list(islice(found, _BATCH_ENTRIES))
-                yield [entry for entry in map(_entry_of, batch) if entry]
-                if len(batch) < _BATCH_ENTRIES:
-                    return
-    finally:
-        os.close(fd)
-
-
-def _entry_of(found: os.DirEntry[str]) -> Entry | None:
-    try:
-        return _entry(found.name, found.stat(follow_symlinks=False))
-    except FileNotFoundError:
-        return None  # gone meanwhile
 
 
 class LocalTarget:
     """Below a directory that is there."""
 
     def __init__(self, path: str) -> None:
-        self._path = path
+        self.path = path
         self._below: Below | None = None
 
     async def open(self) -> None:
         """Raises SandlotError."""
-        self._below = await in_thread(lambda: Below(self._path), self._path, Below.close)
+        self._below = await in_thread(lambda: Below(self.path), self.path, Below.close)
 
     def close(self) -> None:
         if self._below:
             self._below.close()
-
-    async def make_directory(self, parts: Parts, mode: int) -> bool:
-        del mode  # of its source; it may forbid even its owner to put something in
-        return await in_thread(lambda: self._tree().make_directory(parts), self._tree().shown(parts))
-
-    async def finish_directory(self, parts: Parts, mode: int) -> None:
-        await in_thread(lambda: self._tree().set_mode(parts, mode), self._tree().shown(parts))
 
     async def write(self, parts: Parts, mode: int | None, content: AsyncIterable[bytes]) -> None:
         tree, bits = self._tree(), 0o644 if mode is None else mode
@@ -244,18 +161,8 @@ class StandardInput:
 
     entry = Entry("", FileKind.FILE, None, 0)
 
-    def shown(self, parts: Parts) -> str:
-        del parts
-        return "stdin"
-
     @asynccontextmanager
-    async def entries(self, parts: Parts) -> AsyncGenerator[AsyncIterator[Sequence[Entry]]]:
-        raise AssertionError(f"stdin is a file; {parts} is not below it")
-        yield
-
-    @asynccontextmanager
-    async def read(self, parts: Parts) -> AsyncGenerator[Content]:
-        del parts
+    async def read(self) -> AsyncGenerator[Content]:
         yield self
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -289,12 +196,6 @@ def _read_waiting(fd: int) -> bytes | OSError:
 
 class StandardOutput:
     """Our stdout as a place for one file."""
-
-    async def make_directory(self, parts: Parts, mode: int) -> bool:
-        raise AssertionError(f"stdout takes one file, not {parts} of mode {mode}")
-
-    async def finish_directory(self, parts: Parts, mode: int) -> None:
-        raise AssertionError(f"stdout takes one file, not {parts} of mode {mode}")
 
     async def write(self, parts: Parts, mode: int | None, content: AsyncIterable[bytes]) -> None:
         del parts, mode

@@ -11,6 +11,7 @@ from sandlot.contracts.host import (
     Moving,
     Sessions,
     Snapshots,
+    TreeStream,
     Upkeep,
 )
 from sandlot.contracts.runtime import (
@@ -55,6 +56,7 @@ __all__ = [
     "Storage",
     "Taken",
     "Tree",
+    "TreeStream",
     "Upkeep",
     "Volume",
     "Volumes",

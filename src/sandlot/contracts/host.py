@@ -37,6 +37,9 @@ from sandlot.model import (
     SessionSpec,
     Snapshot,
     SnapshotRequest,
+    TreeDownload,
+    TreeTally,
+    TreeUpload,
     Turn,
     TurnRequest,
 )
@@ -167,6 +170,20 @@ class FileStream(Protocol):
         ...
 
 
+class TreeStream(Protocol):
+    """A directory on its way out. Given out by a context manager."""
+
+    @property
+    def tally(self) -> TreeTally:
+        """What was packed so far, and what was left out."""
+        ...
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        """A tar archive in pieces, none of them empty. Raises PermissionDenied, FileConflict for a file that became
+        shorter meanwhile, LimitReached, Unavailable."""
+        ...
+
+
 class Files(Protocol):
     """The session's files, touched by the host itself. What leads out of them does not exist here, and neither do the
     kernel's own (`/proc`, `/dev`).
@@ -197,6 +214,18 @@ class Files(Protocol):
     async def rename_file(self, request: FileRename) -> FileInfo: ...
 
     async def remove_file(self, request: FileRemove) -> None: ...
+
+    async def upload_tree(self, request: TreeUpload, content: AsyncIterable[bytes]) -> TreeTally:
+        """Unpack a tar archive below a directory, as the user. Links are made as they are and never followed; files are
+        replaced, directories filled. Every file is there whole or as it was; after an error those before it are there.
+        Raises InvalidArgument for what leads out of the directory, for devices, and for an archive that is cut off or
+        compressed."""
+        ...
+
+    def download_tree(self, request: TreeDownload) -> AbstractAsyncContextManager[TreeStream]:
+        """All that is below a directory. Links are told of, not followed; what is no file, directory or link is left
+        out and counted."""
+        ...
 
 
 class Snapshots(Protocol):

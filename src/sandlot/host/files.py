@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import posixpath
 import threading
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,7 +17,9 @@ from sandlot.host import inside
 from sandlot.host.accounts import TEXT_BYTES_MAX, find_account
 from sandlot.host.inside import PIECE_BYTES, Inside, WrongKind
 from sandlot.host.kernel import Identity, act_as, serve_sessions
+from sandlot.host.packing import Packing, wanted
 from sandlot.host.replacement import Replacement
+from sandlot.host.unpacking import Unpacking
 from sandlot.model import (
     DeadlineExceeded,
     DirectoryMake,
@@ -34,6 +37,9 @@ from sandlot.model import (
     LimitReached,
     PermissionDenied,
     SandlotError,
+    TreeDownload,
+    TreeTally,
+    TreeUpload,
     Unavailable,
     limits,
 )
@@ -216,6 +222,15 @@ class _Stream:
             piece = await self._files.read_on(self._desk, start.fd, min(PIECE_BYTES, start.end - offset), offset)
 
 
+@dataclass(frozen=True, slots=True)
+class _TreeStream:
+    tally: TreeTally
+    pieces: AsyncIterator[bytes]
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self.pieces
+
+
 class SessionFiles:
     """The verbs, for any session: each is told its place."""
 
@@ -298,6 +313,36 @@ class SessionFiles:
             desk.keep(steps.close)
             while await self._do(desk, lambda: _next(desk, steps, _DONE)) is not _DONE:
                 pass
+
+    async def unpack(self, place: Place, request: TreeUpload, content: AsyncIterable[bytes]) -> TreeTally:
+        with self._desk(place, request.path) as desk:
+            new = await self._do(desk, lambda: _begin_tree(desk))
+            try:
+                async for data in content:
+                    for at in range(0, len(data), PIECE_BYTES):
+                        piece = data[at : at + PIECE_BYTES]
+                        await self._do(desk, partial(_with_path, desk, new, partial(new.feed, piece)))
+                await self._do(desk, partial(_with_path, desk, new, new.finish), last=True)
+            except SandlotError as error:  # those that came before are there, and that is told
+                error.context = {**error.context, "files_done": new.tally.files, "bytes_done": new.tally.size_bytes}
+                raise
+            return new.tally
+
+    @asynccontextmanager
+    async def pack(self, place: Place, request: TreeDownload) -> AsyncGenerator["_TreeStream"]:
+        with self._desk(place, request.path) as desk:
+            tree = Packing(desk.inside, desk.path, wanted(request.include))
+            steps = tree.pieces()
+            desk.keep(steps.close)
+            await self._do(desk, lambda: next(steps))  # what is not there is told at the door
+
+            async def pieces() -> AsyncIterator[bytes]:
+                step = partial(_with_path, desk, tree, lambda: _next(desk, steps, None))
+                while (piece := await self._do(desk, step)) is not None:
+                    if piece:
+                        yield piece
+
+            yield _TreeStream(tree.tally, pieces())
 
     # ---- how a verb is done ------------------------------------------------------------------------------------
 
@@ -395,6 +440,22 @@ def _finish(desk: Desk, new: Replacement) -> FileInfo | None:
     if told is not None:
         desk.end()
     return told
+
+
+def _begin_tree(desk: Desk) -> Unpacking:
+    new = Unpacking(desk.inside, desk.path)
+    desk.keep(new.close)
+    return new
+
+
+def _with_path(desk: Desk, tree: Packing | Unpacking, step: Callable[[], _T]) -> _T:
+    """An error tells which of many files it is about."""
+    try:
+        return step()
+    except OSError:
+        desk.path = posixpath.join(desk.path, tree.at)
+        desk.shown = _printable(desk.path)
+        raise
 
 
 def _next(desk: Desk, steps: Iterator[_T], end: _End) -> _T | _End:

@@ -41,14 +41,14 @@ class Replacement:
     def _open(self, found: int) -> None:
         old = self._old
         if old is None:
-            self._fd, self._linked = _open_new(self._above)
+            self._fd, self._linked = open_new(self._above)
             return
         need_regular(old, self._path)
         # A rename asks the directory alone; whoever may not write the file may not replace it either.
         if not os.access(f"/proc/self/fd/{found}", os.W_OK, effective_ids=True):
             raise PermissionError(errno.EACCES, "may not be written", self._path)
         try:
-            self._fd, self._linked = _open_new(self._above)
+            self._fd, self._linked = open_new(self._above)
             os.fchown(self._fd, old.st_uid, old.st_gid)
         except PermissionError:  # a directory that may not be written; and only root can give files away
             self._in_place = True
@@ -56,7 +56,7 @@ class Replacement:
                 self._fd = _open_scratch(self._inside)
 
     def write(self, data: bytes) -> None:
-        _write(self._fd, data)
+        write_all(self._fd, data)
 
     def commit(self) -> FileInfo | None:
         """Put it in its place, and close. None: there is more to copy, call again."""
@@ -87,7 +87,7 @@ class Replacement:
                 with suppress(FileExistsError):  # made by someone meanwhile: then it is replaced
                     os.link(source, self._name, dst_dir_fd=self._above, follow_symlinks=True)
                     return
-            name = _hidden_name()
+            name = hidden_name()
             os.link(source, name, dst_dir_fd=self._above, follow_symlinks=True)
             self._linked = name
         os.rename(self._linked, self._name, src_dir_fd=self._above, dst_dir_fd=self._above)
@@ -110,7 +110,7 @@ class Replacement:
             piece = os.pread(self._fd, PIECE_BYTES, self._copied)
             if not piece:
                 return True
-            _write(self._target, piece)
+            write_all(self._target, piece)
             self._copied += len(piece)
         return False
 
@@ -127,14 +127,14 @@ class Replacement:
         self._above = -1
 
 
-def _open_new(above: int) -> tuple[int, str]:
+def open_new(above: int) -> tuple[int, str]:
     """A new file in a directory, and its name where it must have one."""
     try:
         return os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=above), ""
     except OSError as error:
         if error.errno not in _NO_TMPFILE:
             raise
-    name = _hidden_name()
+    name = hidden_name()
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     return os.open(name, flags, 0o600, dir_fd=above), name
 
@@ -143,18 +143,18 @@ def _open_scratch(inside: Inside) -> int:
     """A file without a name, somewhere: for who may write a file and not the directory that holds it."""
     for folder in ("/tmp", "/var/tmp", inside.workspace):
         with suppress(OSError), inside.opened(folder, os.O_PATH | os.O_DIRECTORY) as above:
-            fd, name = _open_new(above)
+            fd, name = open_new(above)
             if name:
                 os.unlink(name, dir_fd=above)
             return fd
     raise PermissionError(errno.EACCES, "no directory may be written")
 
 
-def _hidden_name() -> str:
+def hidden_name() -> str:
     return f".sandlot-{secrets.token_hex(8)}"
 
 
-def _write(fd: int, data: bytes) -> None:
+def write_all(fd: int, data: bytes | memoryview) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]

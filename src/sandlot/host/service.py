@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
-from sandlot.contracts.host import CallStream, ExportStream, FileStream
+from sandlot.contracts.host import CallStream, ExportStream, FileStream, TreeStream
 from sandlot.contracts.storage import Storage
 from sandlot.host.audit import Auditor
 from sandlot.host.background import Background
@@ -51,6 +51,7 @@ from sandlot.model import (
     FileRead,
     FileRemove,
     FileRename,
+    FileRequest,
     FileStat,
     FileWrite,
     ForkRequest,
@@ -70,6 +71,9 @@ from sandlot.model import (
     SessionState,
     Snapshot,
     SnapshotRequest,
+    TreeDownload,
+    TreeTally,
+    TreeUpload,
     Turn,
     TurnRequest,
     Unavailable,
@@ -79,7 +83,6 @@ from sandlot.model import (
 )
 
 _CLOSE_PATIENCE_S = 5.0
-_OfFiles = FileRead | FileWrite | FileList | FileStat | DirectoryMake | FileRename | FileRemove
 _running: "weakref.WeakSet[SandboxHostService]" = weakref.WeakSet()
 
 
@@ -349,8 +352,17 @@ class SandboxHostService:
         async with self._writing(request) as place:
             await self._files.remove(place, request)
 
+    async def upload_tree(self, request: TreeUpload, content: AsyncIterable[bytes]) -> TreeTally:
+        async with self._writing(request) as place:
+            return await self._files.unpack(place, request, content)
+
     @asynccontextmanager
-    async def _writing(self, request: _OfFiles) -> AsyncGenerator[Place]:
+    async def download_tree(self, request: TreeDownload) -> AsyncGenerator[TreeStream]:
+        async with self._reaching(request) as place, self._files.pack(place, request) as stream:
+            yield stream
+
+    @asynccontextmanager
+    async def _writing(self, request: FileRequest) -> AsyncGenerator[Place]:
         """A root that is being closed must have no writer, nor a thread that its caller did not wait for."""
         session = self._lifecycle.find(request.session_id)
         await self._duties.ready(session)
@@ -364,7 +376,7 @@ class SandboxHostService:
             yield place
 
     @asynccontextmanager
-    async def _reaching(self, request: _OfFiles) -> AsyncGenerator[Place]:
+    async def _reaching(self, request: FileRequest) -> AsyncGenerator[Place]:
         session = self._lifecycle.find(request.session_id)
         if session.row.state is SessionState.PAUSED:
             await self._duties.ready(session)

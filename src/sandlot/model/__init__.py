@@ -67,6 +67,7 @@ from sandlot.model.file import (
     FileRead,
     FileRemove,
     FileRename,
+    FileRequest,
     FileStat,
     FileWrite,
     check_path,
@@ -137,9 +138,19 @@ from sandlot.model.snapshot import (
     check_given_name,
     turn_snapshot,
 )
+from sandlot.model.tar import (
+    Member,
+    MemberKind,
+    TarReader,
+)
 from sandlot.model.template import (
     BUILTIN,
     Template,
+)
+from sandlot.model.tree import (
+    TreeDownload,
+    TreeTally,
+    TreeUpload,
 )
 from sandlot.model.turn import (
     Turn,
@@ -186,6 +197,7 @@ __all__ = [
     "FileRead",
     "FileRemove",
     "FileRename",
+    "FileRequest",
     "FileStat",
     "FileWrite",
     "Finding",
@@ -203,6 +215,8 @@ __all__ = [
     "LimitHit",
     "LimitReached",
     "MaxSessionsReached",
+    "Member",
+    "MemberKind",
     "MoveProgress",
     "MoveRequest",
     "NetworkMode",
@@ -240,10 +254,14 @@ __all__ = [
     "SnapshotsNotAvailable",
     "StorageHealth",
     "Stream",
+    "TarReader",
     "Template",
     "TemplateNotFound",
     "TerminalSize",
     "ToolsInFlight",
+    "TreeDownload",
+    "TreeTally",
+    "TreeUpload",
     "Turn",
     "TurnRequest",
     "Unavailable",

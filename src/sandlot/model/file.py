@@ -38,7 +38,7 @@ class FileInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class _FileRequest:
+class FileRequest:
     """One path of one session, touched with the rights of one user."""
 
     session_id: str
@@ -54,68 +54,68 @@ class _FileRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class FileRead(_FileRequest):
+class FileRead(FileRequest):
     offset: int = 0
     length: int | None = None  # None: to the end
 
     def __post_init__(self) -> None:
-        _FileRequest.__post_init__(self)
+        FileRequest.__post_init__(self)
         limits.within("offset", self.offset, 0, limits.FILE_OFFSET_MAX)
         if self.length is not None:
             limits.within("length", self.length, 0, limits.FILE_OFFSET_MAX)
 
 
 @dataclass(frozen=True, slots=True)
-class FileWrite(_FileRequest):
+class FileWrite(FileRequest):
     """The file is there whole, or as it was before: never half. One that is replaced keeps its mode and owner."""
 
     mode: int | None = None  # None: what it had, or 0o644 for a new one
     parents: bool = True  # make the directories above it
 
     def __post_init__(self) -> None:
-        _FileRequest.__post_init__(self)
+        FileRequest.__post_init__(self)
         if self.mode is not None:
             check_mode(self.mode)
 
 
 @dataclass(frozen=True, slots=True)
-class FileList(_FileRequest):
+class FileList(FileRequest):
     depth: int = 1  # 1: the directory's own entries
 
     def __post_init__(self) -> None:
-        _FileRequest.__post_init__(self)
+        FileRequest.__post_init__(self)
         limits.within("depth", self.depth, 1, limits.FILE_DEPTH_MAX)
 
 
 @dataclass(frozen=True, slots=True)
-class FileStat(_FileRequest):
+class FileStat(FileRequest):
     follow: bool = True  # False: tell of a symbolic link itself
 
 
 @dataclass(frozen=True, slots=True)
-class DirectoryMake(_FileRequest):
+class DirectoryMake(FileRequest):
     mode: int = 0o755
     parents: bool = True
 
     def __post_init__(self) -> None:
-        _FileRequest.__post_init__(self)
+        FileRequest.__post_init__(self)
         check_mode(self.mode)
 
 
 @dataclass(frozen=True, slots=True)
-class FileRename(_FileRequest):
+class FileRename(FileRequest):
     """Links are moved, not followed."""
 
     to: str = ""
     overwrite: bool = True
 
     def __post_init__(self) -> None:
-        _FileRequest.__post_init__(self)
+        FileRequest.__post_init__(self)
         check_path(self.to)
 
 
 @dataclass(frozen=True, slots=True)
-class FileRemove(_FileRequest):
+class FileRemove(FileRequest):
     """Links are removed, not followed."""
 
     recursive: bool = False  # a directory with all that is in it

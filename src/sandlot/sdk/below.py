@@ -127,6 +127,21 @@ class Below:
     def set_mode(self, parts: Parts, mode: int) -> None:
         os.fchmod(self.folder(parts), mode & _MODE_BITS)
 
+    def link(self, parts: Parts, target: str) -> None:
+        """A symbolic link, in place of another one; whether it may lead there is for the caller to know."""
+        above = self.folder(parts[:-1])
+        if not is_name(parts[-1]):
+            raise OSError(errno.EINVAL, "not a name of a file", parts[-1])
+        try:
+            os.symlink(target, parts[-1], dir_fd=above)
+        except FileExistsError:
+            found = os.stat(parts[-1], dir_fd=above, follow_symlinks=False)
+            if not stat.S_ISLNK(found.st_mode):
+                raise _in_the_way(self.shown(parts), found.st_mode) from None
+            hidden = _hidden_name()
+            os.symlink(target, hidden, dir_fd=above)
+            os.rename(hidden, parts[-1], src_dir_fd=above, dst_dir_fd=above)
+
     def new_file(self, parts: Parts) -> "NewFile":
         if not is_name(parts[-1]):
             raise OSError(errno.EINVAL, "not a name of a file", parts[-1])
@@ -168,13 +183,15 @@ class NewFile:
         self._hidden = _hidden_name()
         return os.open(self._hidden, _NEW, 0o600, dir_fd=self._above)
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         view = memoryview(data)
         while view:
             view = view[os.write(self._fd, view) :]
 
-    def commit(self, mode: int) -> None:
+    def commit(self, mode: int, modified: int | None = None) -> None:
         os.fchmod(self._fd, mode & _MODE_BITS)
+        if modified is not None:
+            os.utime(self._fd, (modified, modified))
         if not self._hidden:
             source = f"/proc/self/fd/{self._fd}"
             if not self._is_there:

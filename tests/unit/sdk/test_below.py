@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from sandlot.cli import below
-from sandlot.cli.below import Below, is_name, translate
 from sandlot.model import (
     FileConflict,
     FileNotFound,
@@ -18,6 +16,8 @@ from sandlot.model import (
     SandlotError,
     Unavailable,
 )
+from sandlot.sdk import below
+from sandlot.sdk.below import Below, is_name, translate
 
 BAD_NAMES = ["", ".", "..", "a/b", "/etc", "../x", "a\0b"]
 
