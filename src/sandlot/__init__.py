@@ -44,6 +44,7 @@ from sandlot.model import (
     Stream,
     TemplateNotFound,
     ToolsInFlight,
+    TreeTally,
     Turn,
     Unavailable,
 )
@@ -112,6 +113,7 @@ __all__ = [
     "Stream",
     "TemplateNotFound",
     "ToolsInFlight",
+    "TreeTally",
     "Turn",
     "Unavailable",
     "__version__",

@@ -20,6 +20,10 @@ class Row:
 ROWS = (
     Row("sdk", "portal", "sandlot.sdk.portal:portal", "report it"),
     Row("sdk", "engines", "sandlot.sdk.engines:engines", "report it"),
+    Row("sdk", "workspace", "sandlot.sdk.workspace:Workspace", "report it"),
+    Row("sdk", "fill", "sandlot.sdk.workspace:fill", "report it"),
+    Row("sdk", "upload", "sandlot.sdk.workspace:upload", "report it"),
+    Row("sdk", "download", "sandlot.sdk.workspace:download", "report it"),
     Row("host", "embedded", "sandlot.wiring.embedded:build", "the engine needs Linux; elsewhere use a server", "linux"),
 )
 

@@ -3,7 +3,8 @@
 import argparse
 
 from sandlot.cli.context import Context
-from sandlot.cli.options import add_session_options, session_spec
+from sandlot.cli.filling import fill_workspace
+from sandlot.cli.options import add_session_options, session_spec, workspace
 from sandlot.cli.show import session_document
 
 USAGE = "create [options]"
@@ -15,9 +16,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(context: Context) -> int:
-    spec = session_spec(context.args)
+    spec, start = session_spec(context.args), workspace(context.args)
     async with context.engine() as host:
         session = await host.create(spec)
+        await fill_workspace(context, host, session, start)
     if context.screen.as_json:
         context.screen.json(session_document(session))
     else:

@@ -18,6 +18,7 @@ from sandlot.model import (
     SessionSpec,
     limits,
 )
+from sandlot.sdk.workspace import Workspace
 
 # A command of a person may run on and may say much; what it says is kept on disk until its session ends.
 OUTPUT_BYTES_MAX = limits.GIB
@@ -63,6 +64,11 @@ def add_session_options(parser: argparse.ArgumentParser) -> None:
         metavar="WHAT",
         default=OnExpiry.DESTROY.value,
         help=f"what becomes of it when its time is up: {', '.join(OnExpiry)} (default: {OnExpiry.DESTROY})",
+    )
+    group.add_argument("--upload", metavar="DIR", help="what its workspace begins with, without what git would ignore")
+    group.add_argument("--no-ignore", action="store_true", help="upload what git would ignore, too")
+    group.add_argument(
+        "--git", metavar="PATH", help="a repository to clone into its workspace; PATH#REF checks REF out"
     )
     group.add_argument("--request-id", metavar="ID", help="a repeated one gives the first answer")
 
@@ -118,6 +124,17 @@ def session_spec(args: argparse.Namespace) -> SessionSpec:
         call_snapshots=args.call_snapshots,
         request_id=args.request_id,
     )
+
+
+def workspace(args: argparse.Namespace) -> Workspace:
+    """What a new session begins with. Raises SandlotError for what can be told before it is made."""
+    start = Workspace(args.upload, not args.no_ignore, args.git)
+    if not start.is_empty and args.request_id is not None:
+        raise InvalidArgument(
+            "a repeated request would fill the workspace again", next_step="create it first, then use `sandlot cp`"
+        )
+    start.check()
+    return start
 
 
 def call_resources(args: argparse.Namespace) -> Resources:

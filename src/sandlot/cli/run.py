@@ -3,6 +3,7 @@
 import argparse
 
 from sandlot.cli.context import Context
+from sandlot.cli.filling import fill_workspace
 from sandlot.cli.options import (
     add_command_options,
     add_session_options,
@@ -10,6 +11,7 @@ from sandlot.cli.options import (
     call_timeout,
     outliving,
     session_spec,
+    workspace,
 )
 from sandlot.cli.stream import Collected, OwnStreams, converse, report, wants_stdin
 
@@ -27,10 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 async def run(context: Context) -> int:
     args = context.args
     stdin = wants_stdin(interactive=args.interactive, tty=args.tty)
-    spec = outliving(session_spec(args), call_timeout(args))
+    spec, start = outliving(session_spec(args), call_timeout(args)), workspace(args)
     call_request(args, "checked-first", stdin=stdin)  # a wrong request is refused before a session is made for it
     sink = Collected() if args.json else OwnStreams()
     async with context.engine() as host, context.passing_session(host, spec) as session:
+        await fill_workspace(context, host, session, start)
         request = call_request(args, session.session_id, stdin=stdin)
         result = await converse(host, request, sink, context.interruption)
     return report(context.screen, session.session_id, result, sink)

@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from sandlot.cli import values
 from sandlot.cli.context import Context
-from sandlot.cli.options import add_session_options, output_bytes_max, refuse_session_options, session_spec
+from sandlot.cli.filling import fill_workspace
+from sandlot.cli.options import add_session_options, output_bytes_max, refuse_session_options, session_spec, workspace
 from sandlot.cli.screen import is_terminal
 from sandlot.cli.stream import OwnStreams, converse, report
 from sandlot.cli.terminal import terminal_size
@@ -89,7 +90,9 @@ async def _session(context: Context, host: Host, spec: SessionSpec | None) -> As
         yield context.args.session
         return
     async with AsyncExitStack() as stack:
+        start = workspace(context.args)
         session = await stack.enter_async_context(context.passing_session(host, spec))
+        await fill_workspace(context, host, session, start)
         context.screen.note(f"session {session.session_id} is new; it is destroyed when you leave")
         try:
             yield session.session_id

@@ -1,8 +1,10 @@
 """Files of a sandbox."""
 
-from collections.abc import AsyncGenerator
+import os
+from collections.abc import AsyncGenerator, Sequence
 from typing import Literal, overload
 
+from sandlot import registry
 from sandlot.model import (
     DirectoryMake,
     FileConflict,
@@ -16,6 +18,9 @@ from sandlot.model import (
     FileWrite,
     InvalidArgument,
     LimitReached,
+    TreeDownload,
+    TreeTally,
+    TreeUpload,
     limits,
 )
 from sandlot.sdk.client import Client, in_portal, iterate, take
@@ -170,6 +175,32 @@ class AsyncFiles:
         """
         request = FileRemove(self._sandbox_id, path, user, recursive)
         await (await self.client.host()).remove_file(request)
+
+    @in_portal
+    async def upload(
+        self, local: str | os.PathLike[str], path: str = ".", *, ignore: bool = False, user: str | None = None
+    ) -> TreeTally:
+        """All that is in a directory of yours, as one stream; files are replaced, directories filled, links kept as
+        they are. With `ignore`, what git would ignore is left out. A file is there whole or as it was, also when this
+        is broken off. Tells what came. Raises FileNotFound, FileConflict, PermissionDenied, LimitReached."""
+        request = TreeUpload(self._sandbox_id, path, user)
+        send = registry.load("sdk", "upload")
+        return await send(await self.client.host(), request, os.fspath(local), ignore=ignore, tally=TreeTally())
+
+    @in_portal
+    async def download(
+        self,
+        path: str,
+        local: str | os.PathLike[str],
+        *,
+        include: Sequence[str] = (),
+        user: str | None = None,
+    ) -> TreeTally:
+        """The same the other way, into a directory that is made when it is not there. `include` are patterns of paths
+        to take, such as `*.py`. Nothing outside the directory is touched: a link that leads out of it is left out, and
+        told."""
+        request = TreeDownload(self._sandbox_id, path, user, tuple(include))
+        return await registry.load("sdk", "download")(await self.client.host(), request, os.fspath(local))
 
 
 def _too_large(path: str, size_bytes: int) -> LimitReached:

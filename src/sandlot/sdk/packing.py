@@ -6,7 +6,7 @@ import os
 import posixpath
 import stat
 from collections.abc import AsyncGenerator, Generator
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import Protocol
 
 from sandlot.model import FileConflict, FileNotFound, MemberKind, SandlotError, TreeTally, limits, tar
@@ -138,9 +138,15 @@ class Packing:
 
 
 async def packed(path: str, tally: TreeTally, ignoring: Ignoring | None = None) -> AsyncGenerator[bytes]:
-    """The archive, one piece ahead of whoever takes it. Raises SandlotError."""
+    """The archive of a directory. Raises SandlotError."""
+    async with aclosing(ahead(Packing(path, tally, ignoring).pieces(), path)) as pieces:
+        async for piece in pieces:
+            yield piece
+
+
+async def ahead(pieces: Generator[bytes], path: str) -> AsyncGenerator[bytes]:
+    """What a generator that blocks makes in threads, one piece ahead of whoever takes it. Raises SandlotError."""
     loop = asyncio.get_running_loop()
-    pieces = Packing(path, tally, ignoring).pieces()
     job = loop.run_in_executor(None, next, pieces, None)
     try:
         while (piece := await asyncio.shield(job)) is not None:

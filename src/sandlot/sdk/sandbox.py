@@ -3,8 +3,9 @@
 import builtins
 import os
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping, Sequence
-from typing import BinaryIO, Self
+from typing import TYPE_CHECKING, BinaryIO, Self
 
+from sandlot import registry
 from sandlot.model import (
     AUTO,
     BUILTIN,
@@ -31,6 +32,7 @@ from sandlot.model import (
     SessionState,
     Snapshot,
     SnapshotRequest,
+    TreeTally,
     Turn,
     TurnRequest,
     check_session_id,
@@ -42,6 +44,9 @@ from sandlot.sdk.commands import AsyncCommands
 from sandlot.sdk.content import Readable, pieces_of
 from sandlot.sdk.files import AsyncFiles
 from sandlot.sdk.whole_file import WholeFile
+
+if TYPE_CHECKING:
+    from sandlot.sdk.workspace import Workspace
 
 
 class AsyncSandbox:
@@ -103,18 +108,20 @@ class AsyncSandbox:
         ports: Sequence[int] = (),
         snapshot: str | None = None,
         call_snapshots: bool = False,
+        upload: str | os.PathLike[str] | None = None,
+        git: str | None = None,
         request_id: str | None = None,
         detach: bool = False,
         client: Client | None = None,
     ) -> Self:
         """A new sandbox. When this returns it is durable and takes commands.
 
-        `timeout` is how long it lives, in seconds; then `on_expiry` is done, `destroy` or `pause`. After `idle_timeout`
-        seconds without a command or a file verb it is paused, and the next one wakes it. With `call_snapshots` every
-        command that is waited for leaves a snapshot, which its result names. A `request_id` that is given twice makes
-        one sandbox. What was asked for and cannot be had raises CapabilityNotSupported, and then nothing was made. Also
-        raises InvalidArgument, SessionExists, MaxSessionsReached, HostFull, TemplateNotFound, Unavailable, and
-        DataDirectoryHeld while another program has the data directory.
+        After `timeout` seconds `on_expiry` is done, `destroy` or `pause`. After `idle_timeout` seconds without a command
+        or a file verb it is paused, and the next one wakes it. With `call_snapshots` every command that is waited for
+        leaves a snapshot. The workspace begins with the directory `upload`, without what git would ignore, or with a
+        clone of the repository `git`, PATH or PATH#REF. A `request_id` that is given twice makes one sandbox. When what
+        was asked for cannot be had, nothing was made. Raises CapabilityNotSupported, InvalidArgument, SessionExists,
+        MaxSessionsReached, HostFull, TemplateNotFound, Unavailable, DataDirectoryHeld.
         """
         spec = SessionSpec(
             session_id=id,
@@ -135,18 +142,22 @@ class AsyncSandbox:
             call_snapshots=call_snapshots,
             request_id=request_id,
         )
-        return await cls._make(spec, client or default_client(), detach=detach)
+        start = _start(None if upload is None else os.fspath(upload), git, request_id)
+        return await cls._make(spec, client or default_client(), start, detach=detach)
 
     @classmethod
-    async def _make(cls, spec: SessionSpec, client: Client, *, detach: bool) -> Self:
+    async def _make(cls, spec: SessionSpec, client: Client, start: "Workspace | None", *, detach: bool) -> Self:
         made: list[SessionInfo] = []
 
         async def make() -> None:
-            made.append(await (await client.host()).create(spec))
+            host = await client.host()
+            made.append(await host.create(spec))
+            if start is not None:
+                await registry.load("sdk", "fill")(host, made[0].session_id, start, TreeTally())
 
         try:
             await client.run(make())
-        except BaseException:  # cancelled when it was just there; then raised again
+        except BaseException:  # cancelled when it was just there, or not filled; then raised again
             if made and spec.request_id is None:  # nobody would know of it
                 await cls(made[0].session_id, client=client).kill()
             raise
@@ -370,6 +381,18 @@ class AsyncSandbox:
         # A fork that leaves the block does not take the sandbox from its parent.
         if not self._detach and not self._client.is_inherited:
             await self.kill()
+
+
+def _start(upload: str | None, git: str | None, request_id: str | None) -> "Workspace | None":
+    if upload is None and git is None:
+        return None
+    if request_id is not None:
+        raise InvalidArgument(
+            "a repeated request would fill the workspace again", next_step="create it first, then upload"
+        )
+    start: Workspace = registry.load("sdk", "workspace")(upload=upload, git=git)
+    start.check()
+    return start
 
 
 def _on_expiry(text: str) -> OnExpiry:

@@ -2,16 +2,7 @@
 
 import builtins
 import os
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterable,
-    AsyncIterator,
-    Callable,
-    Generator,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping, Sequence
 from typing import Any, Literal, Self, TypeVar, cast, overload
 
 from sandlot.model import (
@@ -30,6 +21,7 @@ from sandlot.model import (
     SessionInfo,
     SessionState,
     Snapshot,
+    TreeTally,
     Turn,
     limits,
 )
@@ -362,6 +354,22 @@ class Files:
         """
         self._inner.client.portal.run(self._inner.remove(path, recursive=recursive, user=user))
 
+    def upload(
+        self, local: str | os.PathLike[str], path: str = ".", *, ignore: bool = False, user: str | None = None
+    ) -> TreeTally:
+        """All that is in a directory of yours, as one stream; files are replaced, directories filled, links kept as
+        they are. With `ignore`, what git would ignore is left out. A file is there whole or as it was, also when this
+        is broken off. Tells what came. Raises FileNotFound, FileConflict, PermissionDenied, LimitReached."""
+        return self._inner.client.portal.run(self._inner.upload(local, path, ignore=ignore, user=user))
+
+    def download(
+        self, path: str, local: str | os.PathLike[str], *, include: Sequence[str] = (), user: str | None = None
+    ) -> TreeTally:
+        """The same the other way, into a directory that is made when it is not there. `include` are patterns of paths
+        to take, such as `*.py`. Nothing outside the directory is touched: a link that leads out of it is left out, and
+        told."""
+        return self._inner.client.portal.run(self._inner.download(path, local, include=include, user=user))
+
 
 class Sandbox:
     """A private computer. `create` makes one, `connect` finds one; leaving the block kills it, unless it was made with
@@ -425,18 +433,20 @@ class Sandbox:
         ports: Sequence[int] = (),
         snapshot: str | None = None,
         call_snapshots: bool = False,
+        upload: str | os.PathLike[str] | None = None,
+        git: str | None = None,
         request_id: str | None = None,
         detach: bool = False,
         client: Client | None = None,
     ) -> Self:
         """A new sandbox. When this returns it is durable and takes commands.
 
-        `timeout` is how long it lives, in seconds; then `on_expiry` is done, `destroy` or `pause`. After `idle_timeout`
-        seconds without a command or a file verb it is paused, and the next one wakes it. With `call_snapshots` every
-        command that is waited for leaves a snapshot, which its result names. A `request_id` that is given twice makes
-        one sandbox. What was asked for and cannot be had raises CapabilityNotSupported, and then nothing was made. Also
-        raises InvalidArgument, SessionExists, MaxSessionsReached, HostFull, TemplateNotFound, Unavailable, and
-        DataDirectoryHeld while another program has the data directory.
+        After `timeout` seconds `on_expiry` is done, `destroy` or `pause`. After `idle_timeout` seconds without a command
+        or a file verb it is paused, and the next one wakes it. With `call_snapshots` every command that is waited for
+        leaves a snapshot. The workspace begins with the directory `upload`, without what git would ignore, or with a
+        clone of the repository `git`, PATH or PATH#REF. A `request_id` that is given twice makes one sandbox. When what
+        was asked for cannot be had, nothing was made. Raises CapabilityNotSupported, InvalidArgument, SessionExists,
+        MaxSessionsReached, HostFull, TemplateNotFound, Unavailable, DataDirectoryHeld.
         """
         return cls.of(
             (client or default_client()).portal.run(
@@ -463,6 +473,8 @@ class Sandbox:
                     ports=ports,
                     snapshot=snapshot,
                     call_snapshots=call_snapshots,
+                    upload=upload,
+                    git=git,
                     request_id=request_id,
                     detach=detach,
                     client=client,
