@@ -114,15 +114,11 @@ class AsyncSandbox:
         detach: bool = False,
         client: Client | None = None,
     ) -> Self:
-        """A new sandbox. When this returns it is durable and takes commands.
-
-        After `timeout` seconds `on_expiry` is done, `destroy` or `pause`. After `idle_timeout` seconds without a command
-        or a file verb it is paused, and the next one wakes it. With `call_snapshots` every command that is waited for
-        leaves a snapshot. The workspace begins with the directory `upload`, without what git would ignore, or with a
-        clone of the repository `git`, PATH or PATH#REF. A `request_id` that is given twice makes one sandbox. When what
-        was asked for cannot be had, nothing was made. Raises CapabilityNotSupported, InvalidArgument, SessionExists,
-        MaxSessionsReached, HostFull, TemplateNotFound, Unavailable, DataDirectoryHeld.
-        """
+        """A new sandbox, durable when this returns. After `timeout` seconds `on_expiry` is done, `destroy` or `pause`;
+        after `idle_timeout` seconds of rest it is paused, and the next use wakes it. The workspace begins with the
+        directory `upload`, without what git would ignore, or a clone of `git`, PATH or PATH#REF. A `request_id` given
+        twice makes one sandbox. Raises CapabilityNotSupported, InvalidArgument, SessionExists, MaxSessionsReached,
+        HostFull, TemplateNotFound, Unavailable, DataDirectoryHeld; then nothing was made."""
         spec = SessionSpec(
             session_id=id,
             template=template,
@@ -142,8 +138,7 @@ class AsyncSandbox:
             call_snapshots=call_snapshots,
             request_id=request_id,
         )
-        start = _start(None if upload is None else os.fspath(upload), git, request_id)
-        return await cls._make(spec, client or default_client(), start, detach=detach)
+        return await cls._make(spec, client or default_client(), _start(upload, git, request_id), detach=detach)
 
     @classmethod
     async def _make(cls, spec: SessionSpec, client: Client, start: "Workspace | None", *, detach: bool) -> Self:
@@ -383,14 +378,14 @@ class AsyncSandbox:
             await self.kill()
 
 
-def _start(upload: str | None, git: str | None, request_id: str | None) -> "Workspace | None":
+def _start(upload: str | os.PathLike[str] | None, git: str | None, request_id: str | None) -> "Workspace | None":
     if upload is None and git is None:
         return None
     if request_id is not None:
         raise InvalidArgument(
             "a repeated request would fill the workspace again", next_step="create it first, then upload"
         )
-    start: Workspace = registry.load("sdk", "workspace")(upload=upload, git=git)
+    start: Workspace = registry.load("sdk", "workspace")(upload=upload and os.fspath(upload), git=git)
     start.check()
     return start
 

@@ -439,15 +439,11 @@ class Sandbox:
         detach: bool = False,
         client: Client | None = None,
     ) -> Self:
-        """A new sandbox. When this returns it is durable and takes commands.
-
-        After `timeout` seconds `on_expiry` is done, `destroy` or `pause`. After `idle_timeout` seconds without a command
-        or a file verb it is paused, and the next one wakes it. With `call_snapshots` every command that is waited for
-        leaves a snapshot. The workspace begins with the directory `upload`, without what git would ignore, or with a
-        clone of the repository `git`, PATH or PATH#REF. A `request_id` that is given twice makes one sandbox. When what
-        was asked for cannot be had, nothing was made. Raises CapabilityNotSupported, InvalidArgument, SessionExists,
-        MaxSessionsReached, HostFull, TemplateNotFound, Unavailable, DataDirectoryHeld.
-        """
+        """A new sandbox, durable when this returns. After `timeout` seconds `on_expiry` is done, `destroy` or `pause`;
+        after `idle_timeout` seconds of rest it is paused, and the next use wakes it. The workspace begins with the
+        directory `upload`, without what git would ignore, or a clone of `git`, PATH or PATH#REF. A `request_id` given
+        twice makes one sandbox. Raises CapabilityNotSupported, InvalidArgument, SessionExists, MaxSessionsReached,
+        HostFull, TemplateNotFound, Unavailable, DataDirectoryHeld; then nothing was made."""
         return cls.of(
             (client or default_client()).portal.run(
                 AsyncSandbox.create(
