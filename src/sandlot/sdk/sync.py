@@ -2,7 +2,16 @@
 
 import builtins
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Generator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from typing import Any, Literal, Self, TypeVar, cast, overload
 
 from sandlot.model import (
