@@ -249,7 +249,7 @@ def test_what_cannot_be_had_is_refused_and_nothing_is_made(sandlot: Program, wor
 
 
 def test_a_second_engine_waits_and_then_says_who_is_there(sandlot: Program) -> None:
-    with sandlot.start("run", "--", "sh", "-c", "echo up; sleep 1.5") as running:
+    with sandlot.start("run", "--", "sh", "-c", "echo up; sleep 8") as running:
         wait_for_line(running, b"up\n")
         held = sandlot("--wait", "0", "ls")
         assert held.returncode == 125

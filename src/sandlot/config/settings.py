@@ -21,6 +21,7 @@ class Settings:
     warm_pool: int
     turns_kept: int
     snapshot_prefix: str
+    local_disk_snapshots: bool
     resources: Resources  # of a session that asks for none
     overcommit: float
     space_warn: float
@@ -63,6 +64,12 @@ VARIABLES = (
         f"{limits.TURNS_KEPT}",
     ),
     Variable("SANDLOT_SNAPSHOT_PREFIX", "What snapshots of turns are called: `turn-0001`.", f"`{TURN_PREFIX}`"),
+    Variable(
+        "SANDLOT_LOCAL_DISK_SNAPSHOTS",
+        "`on` or `off`: whether the storage `local-disk` has snapshots. Each of them, each rollback and each fork "
+        "copies all files of its session; where the filesystem shares blocks (btrfs, xfs), it copies no content.",
+        "`off`",
+    ),
     Variable(
         "SANDLOT_DEFAULT_PIDS",
         "Processes of a session that asks for no limit; 0: any number.",
@@ -137,6 +144,7 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
         warm_pool=read.count("SANDLOT_WARM_POOL", 0, 0, 1000),
         turns_kept=read.count("SANDLOT_TURNS_KEPT", limits.TURNS_KEPT, 0, 1_000_000),
         snapshot_prefix=read.word("SANDLOT_SNAPSHOT_PREFIX", TURN_PREFIX),
+        local_disk_snapshots=read.flag("SANDLOT_LOCAL_DISK_SNAPSHOTS", default=False),
         resources=Resources(
             cpus=read.number("SANDLOT_DEFAULT_CPUS", 0, limits.CPUS_MIN, limits.CPUS_MAX) or None,
             memory_bytes=read.size("SANDLOT_DEFAULT_MEMORY", 0, limits.MEMORY_BYTES_MIN, limits.BYTES_MAX) or None,
@@ -204,6 +212,13 @@ class _Reader:
         if text == default or text in others:
             return text
         self.wrong.append(f"{name} must be one of {default}, {', '.join(others)}, not {text[:32]!r}")
+        return default
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        text = self._env.get(name, "")
+        if text in ("", "on", "off"):
+            return text == "on" if text else default
+        self.wrong.append(f"{name} must be on or off, not {text[:32]!r}")
         return default
 
     def word(self, name: str, default: str) -> str:

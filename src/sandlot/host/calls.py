@@ -121,6 +121,7 @@ class LiveCall:
         self._listeners: list[asyncio.Future[None]] = []
         self._timer = CallTimer(self._loop)
         self.paused_s = 0.0
+        self._held_at = 0.0
         self._spill: asyncio.Task[None] | None = None
         self._ended: CallResult | None = None
         self._began = time.perf_counter()
@@ -143,6 +144,8 @@ class LiveCall:
         """Its session stands still, and so does its time."""
         if self._timer.waits_for(self._note):
             self._note()  # an engine that comes later must know of it, and cannot ask the guest
+        if not self._timer.is_held:
+            self._held_at = time.perf_counter()
         self._timer.hold()
 
     def release_hold(self, paused_s: float) -> None:
@@ -160,6 +163,7 @@ class LiveCall:
     def resume(self, process: GuestProcess, stdin_taken: int) -> None:
         """After a restart of the engine: go on where the log ends."""
         self.log.restore()
+        self._began -= max(0.0, time.time() - self.ticket.started)  # with an earlier engine
         self._stdin_sent = self._stdin_taken = stdin_taken
         self.begin(process)
         for stream, offset in self.log.written.items():
@@ -220,7 +224,7 @@ class LiveCall:
             signal=ended.signal or None,
             limit=self._limit(code, truncated=truncated),
             reason=reason,
-            duration_s=time.perf_counter() - self._began,
+            duration_s=self._lived_s(),
             user_s=ended.user_us / 1e6,
             system_s=ended.system_us / 1e6,
             rss_bytes_max=ended.rss_kib_max * 1024,
@@ -231,6 +235,12 @@ class LiveCall:
         self._stdin_closed = True
         if self._spill is None:
             self._finish()
+
+    def _lived_s(self) -> float:
+        """Without the time that its session was paused; what thaws may end before its pause is recorded as over."""
+        now = time.perf_counter()
+        held_s = now - self._held_at if self._timer.is_held else 0.0
+        return max(0.0, now - self._began - self.paused_s - held_s)
 
     def _limit(self, code: int, *, truncated: bool) -> LimitHit | None:
         # Counters of the kernel are not worth a look after a short success, which is what most calls are.

@@ -4,12 +4,14 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from sandlot.contracts.storage import Storage
+from sandlot.contracts.storage import Shown, Storage
 from sandlot.host.comparing import compare
 from sandlot.host.history import History, SnapshotRow
+from sandlot.host.storage.canonical import WORKSPACE
 from sandlot.model import Change, ChangeCounts, ChangeKind, DiffRequest, NotFound, Unavailable
 
 _DIFF_BATCH = 200
@@ -18,13 +20,46 @@ _COUNT_PAUSE_S = 0.01
 _COUNT_AFTER_S = 0.05  # whoever closed the turn is about to do something, and the two would fight for the processor
 
 
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a session sees of its files: a root with a template below, or its workspace and nothing around it."""
+
+    template: Path | None
+    workspace: str  # as it is told; of interest where there is no root
+
+    def compare(self, shown: Shown, below: str = "/", *, patch: bool = False) -> Generator[Change]:
+        """Paths are those that the session sees."""
+        if self.template is not None:
+            return compare(self.template, shown.old, shown.new, shown.apart, below=below, patch=patch)
+        return self._compare_workspaces(shown, below, patch=patch)
+
+    def _compare_workspaces(self, shown: Shown, below: str, *, patch: bool) -> Generator[Change]:
+        if f"{self.workspace}/".startswith(f"{below.rstrip('/')}/"):
+            inner = "/"
+        elif below.startswith(f"{self.workspace}/"):
+            inner = below.removeprefix(self.workspace)
+        else:
+            return
+        sides = (_workspaces(paths) for paths in (shown.old, shown.new, shown.apart))
+        steps = compare(None, *sides, below=inner, patch=patch)
+        try:
+            for change in steps:
+                yield replace(change, path=self.workspace + change.path)
+        finally:
+            steps.close()
+
+
+def _workspaces(volumes: Sequence[Path]) -> list[Path]:
+    return [path / WORKSPACE for path in volumes if (path / WORKSPACE).is_dir() and not (path / WORKSPACE).is_symlink()]
+
+
 @asynccontextmanager
 async def diff(
-    storage: Storage, template: Path, old: str, new: str, request: DiffRequest
+    storage: Storage, sight: Sight, old: str, new: str, request: DiffRequest
 ) -> AsyncGenerator[AsyncIterator[Sequence[Change]]]:
     """Between two states or points. Raises Unavailable while it is read."""
     async with storage.showing(old, new) as shown:
-        steps = compare(template, shown.old, shown.new, shown.apart, below=request.below, patch=request.patch)
+        steps = sight.compare(shown, request.below, patch=request.patch)
         try:
             yield _batches(steps)
         finally:
@@ -42,7 +77,7 @@ async def _batches(steps: Generator[Change]) -> AsyncIterator[Sequence[Change]]:
 async def count_later(
     storage: Storage,
     history: History,
-    template: Path,
+    sight: Sight,
     row: SnapshotRow,
     parent: SnapshotRow | None,
     held: ExitStack,
@@ -52,14 +87,14 @@ async def count_later(
         await asyncio.sleep(_COUNT_AFTER_S)
         # Destroyed meanwhile: nobody will ask.
         with suppress(OSError, NotFound, Unavailable):
-            await _count(storage, history, template, row, parent)
+            await _count(storage, history, sight, row, parent)
 
 
 async def _count(
-    storage: Storage, history: History, template: Path, row: SnapshotRow, parent: SnapshotRow | None
+    storage: Storage, history: History, sight: Sight, row: SnapshotRow, parent: SnapshotRow | None
 ) -> None:
     async with storage.showing(parent.point if parent else None, row.point) as shown:
-        steps = compare(template, shown.old, shown.new, shown.apart)
+        steps = sight.compare(shown)
         found: Counter[str] = Counter()
         try:
             # In small pieces: it must not take the processor from those who wait for something.

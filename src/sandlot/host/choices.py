@@ -17,6 +17,7 @@ from sandlot.model import (
     Probe,
     Resources,
     SessionSpec,
+    SnapshotsNotAvailable,
 )
 
 _Part = TypeVar("_Part", Storage, Runtime)
@@ -96,6 +97,17 @@ def session_capabilities(runtime: Runtime, storage: Storage) -> frozenset[Capabi
     return both if has_files else both - {Capability.SNAPSHOTS}
 
 
+def no_snapshots(runtime: Runtime, storage: Storage, session_id: str = "") -> SnapshotsNotAvailable:
+    if Capability.SNAPSHOTS in storage.capabilities:
+        step = "use the runtime `namespaces`, or a storage whose volumes are whole, as `local-disk` with snapshots"
+    else:
+        step = f"use another storage, or let {storage.name} have them: docs/operating/local-disk.md says how"
+    about = {"session_id": session_id} if session_id else {}
+    return SnapshotsNotAvailable(
+        f"the storage {storage.name} on the runtime {runtime.name} has no snapshots", next_step=step, **about
+    )
+
+
 def grant(asked: Resources, defaults: Resources, have: frozenset[Capability]) -> tuple[Resources, tuple[str, ...]]:
     """The limits of a session: what was asked for, and the defaults, but those that cannot be enforced; and which
     these are."""
@@ -120,7 +132,8 @@ def check_wishes(spec: SessionSpec, have: frozenset[Capability]) -> None:
         wishes.append(Capability.USERS)
     missing = [wish for wish in wishes if wish not in have]
     if missing:
-        raise CapabilityNotSupported(
+        kind = SnapshotsNotAvailable if Capability.SNAPSHOTS in missing else CapabilityNotSupported
+        raise kind(
             f"this host cannot give what was asked for: {', '.join(missing)}",
             next_step="leave it out, or use a host that has it",
             capability=missing[0],

@@ -26,15 +26,19 @@ _WORDS = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlin
 
 
 class _View:
-    """One merged tree, open."""
+    """One merged tree, open. Of no layers at all: an empty one. Of one layer: the directory as it is, without a mount,
+    so that it needs no root."""
 
     def __init__(self, layers: Sequence[Path]) -> None:
-        self._root = mount_layers(layers)
+        self._root = mount_layers(layers) if layers else -1
 
     def close(self) -> None:
-        os.close(self._root)
+        if self._root >= 0:
+            os.close(self._root)
 
     def find(self, path: str) -> "_Found | None":
+        if self._root < 0:
+            return None
         try:
             fd = open_inside(self._root, path.lstrip("/") or ".", os.O_PATH | os.O_NOFOLLOW, _CONFINED)
         except OSError as error:
@@ -49,11 +53,13 @@ class _View:
         return _Found(found, target)
 
     def names(self, path: str) -> set[str]:
-        fd = open_inside(self._root, path.lstrip("/") or ".", os.O_RDONLY | os.O_DIRECTORY, _CONFINED)
-        try:
-            return set(os.listdir(fd))
-        finally:
-            os.close(fd)
+        with _where_it_may():
+            fd = open_inside(self._root, path.lstrip("/") or ".", os.O_RDONLY | os.O_DIRECTORY, _CONFINED)
+            try:
+                return set(os.listdir(fd))
+            finally:
+                os.close(fd)
+        return set()
 
     @contextmanager
     def opened(self, path: str) -> Generator[int]:
@@ -96,8 +102,19 @@ class _Found:
         return self.stat.st_gid
 
 
+@contextmanager
+def _where_it_may() -> Generator[None]:
+    """Someone who is not root cannot look into what its mode forbids, even if it is his own. What he cannot look into
+    is compared from outside."""
+    try:
+        yield
+    except PermissionError:
+        if os.geteuid() == 0:
+            raise
+
+
 def compare(
-    template: Path,
+    template: Path | None,
     old: Sequence[Path],
     new: Sequence[Path],
     apart: Sequence[Path],
@@ -105,11 +122,12 @@ def compare(
     below: str = "/",
     patch: bool = False,
 ) -> Generator[Change]:
-    """Sorted by path. `apart`: layers that tell where to look. Raises OSError."""
+    """Sorted by path. `apart`: layers that tell where to look. Without a template nothing is below. Raises OSError."""
     found = places(apart, below)
-    before, after = _View([*old, template]), None
+    bottom = [template] if template else []
+    before, after = _View([*old, *bottom]), None
     try:
-        after = _View([*new, template])
+        after = _View([*new, *bottom])
         covered = "\0"
         for path, whole in found:
             if path.startswith(covered):
@@ -152,7 +170,7 @@ def _marks(layer: Path) -> Iterator[tuple[str, bool]]:
     pending = [""]
     while pending:
         folder = pending.pop()
-        with os.scandir(f"{layer}{folder}") as entries:
+        with _where_it_may(), os.scandir(f"{layer}{folder}") as entries:
             for entry in entries:
                 path = f"{folder}/{entry.name}"
                 found = entry.stat(follow_symlinks=False)
@@ -173,15 +191,19 @@ def _has_mark(path: str, name: str) -> bool:
 
 
 def _is_directory(view: _View, path: str) -> bool:
-    found = view.find(path)
-    return found is not None and found.is_directory
+    with _where_it_may():
+        found = view.find(path)
+        return found is not None and found.is_directory
+    return False
 
 
 def _compare_path(before: _View, after: _View, path: str, *, deep: bool, base: str) -> Iterator[Change]:
     pending = [path]
     while pending:
         at = pending.pop()
-        old, new = before.find(at), after.find(at)
+        old = new = None
+        with _where_it_may():
+            old, new = before.find(at), after.find(at)
         if (change := _change(before, after, at, old, new, base)) is not None:
             yield change
         if deep:
@@ -206,7 +228,7 @@ def _change(before: _View, after: _View, path: str, old: _Found | None, new: _Fo
     else:
         if old is None or new is None:
             return None
-        if old.marks() == new.marks() and (not new.is_file or _same_content(before, after, path)):
+        if old.marks() == new.marks() and (not new.is_file or _is_same(before, after, path, old, new)):
             return None
         kind, what = ChangeKind.CHANGED, new.word
     return Change(
@@ -221,6 +243,13 @@ def _change(before: _View, after: _View, path: str, old: _Found | None, new: _Fo
         if base
         else "",
     )
+
+
+def _is_same(before: _View, after: _View, path: str, old: _Found, new: _Found) -> bool:
+    """The content of two files of one size; of what cannot be read, the time tells."""
+    with _where_it_may():
+        return _same_content(before, after, path)
+    return old.stat.st_mtime_ns == new.stat.st_mtime_ns
 
 
 def _same_content(before: _View, after: _View, path: str) -> bool:
@@ -244,5 +273,6 @@ def _side(view: _View, path: str, found: _Found | None) -> Side | None:
     mode = 0o100755 if found.stat.st_mode & 0o100 else 0o100644
     if found.stat.st_size > _PATCH_BYTES_MAX:
         return Side(mode, None)
-    with view.opened(path) as fd:
+    with _where_it_may(), view.opened(path) as fd:
         return Side(mode, os.pread(fd, _PATCH_BYTES_MAX, 0))
+    return Side(mode, None)

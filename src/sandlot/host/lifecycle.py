@@ -23,7 +23,7 @@ from sandlot.host.parts import HostParts, HostSettings
 from sandlot.host.pool import WarmPool
 from sandlot.host.reasons import LimitWatch
 from sandlot.host.repeats import Repeats, Verb
-from sandlot.host.session import Session, Wishes
+from sandlot.host.session import Session, Wishes, no_session
 from sandlot.host.sources import find_source
 from sandlot.host.vessels import DEFAULT_USER, Vessel, Vessels
 from sandlot.model import (
@@ -39,7 +39,6 @@ from sandlot.model import (
     SessionExists,
     SessionFilter,
     SessionInfo,
-    SessionNotFound,
     SessionPage,
     SessionSpec,
     SessionState,
@@ -82,6 +81,7 @@ class Lifecycle:
         self._sweeping = False
         self.is_closing = False
         self._refuses = False
+        self.admit: Callable[[], Awaitable[None]] | None = None  # raises when the host has no room for one more
 
     async def start(self) -> None:
         """After what an earlier engine left was taken over: serve."""
@@ -152,15 +152,16 @@ class Lifecycle:
     def find(self, session_id: str) -> Session:
         """For whoever asks from outside. Raises SessionNotFound, InvalidArgument, Unavailable."""
         self.check_open()
-        return self._find(session_id)
+        session = self._find(session_id)
+        # A child whose siblings are still being made may be undone: nobody has heard of it yet.
+        if session.row.changing == FORKING:
+            raise no_session(session_id)
+        return session
 
     def _find(self, session_id: str) -> Session:
-        check_session_id(session_id)
-        session = self._sessions.get(session_id)
+        session = self._sessions.get(check_session_id(session_id))
         if session is None:
-            raise SessionNotFound(
-                f"there is no session {session_id}", next_step="`sandlot ls` lists the sessions", session_id=session_id
-            )
+            raise no_session(session_id)
         return session
 
     def requested(self, request_id: str | None) -> Session | None:
@@ -196,7 +197,8 @@ class Lifecycle:
 
     async def list(self, query: SessionFilter) -> SessionPage:
         self.check_open()
-        return list_sessions(self._sessions.values(), query)
+        seen = (session for session in self._sessions.values() if session.row.changing != FORKING)
+        return list_sessions(seen, query)
 
     async def destroy(self, session_id: str, event: EventKind | None = None) -> None:
         """The event tells why, when it was not asked for."""
@@ -261,16 +263,7 @@ class Lifecycle:
                 waiting = self._pool.take(storage, runtime, template)
             vessel = waiting or await self._vessels.begin(storage, runtime, template, resources)
         user = spec.user or (DEFAULT_USER if Capability.USERS in have else "")
-        wishes = Wishes(
-            dict(spec.labels),
-            dict(spec.envs),
-            user,
-            spec.call_snapshots,
-            resources,
-            unlimited,
-            spec.on_expiry,
-            spec.idle_timeout_s,
-        )
+        wishes = Wishes.of(spec, user, resources, unlimited)
         origin = f"{start.session_id}/{start.name}" if start else None
         row = replace(self._make_row(session_id, spec, wishes, vessel), origin=origin, template=template.name)
         return await self._board(row, wishes, vessel)
@@ -396,6 +389,8 @@ class Lifecycle:
         return session
 
     async def _make_pool_vessel(self) -> Vessel:
+        if self.admit:
+            await self.admit()
         runtime, storage = await self._choices.runtime(), await self._choices.storage()
         have = session_capabilities(runtime, storage)
         resources, _unlimited = grant(Resources(), self._settings.resources, have)

@@ -17,6 +17,7 @@ from sandlot.host.rests import Rests
 from sandlot.host.session import Session
 from sandlot.host.under_way import UnderWay
 from sandlot.model import (
+    Capability,
     InvalidState,
     PauseReason,
     PauseRequest,
@@ -27,6 +28,7 @@ from sandlot.model import (
     ToolsInFlight,
     transition,
 )
+from sandlot.model.capability import need
 
 
 class Pausing:
@@ -81,7 +83,10 @@ class Pausing:
                 self._lifecycle.changed.set()
 
     def _group(self, session: Session) -> Group:
-        return self._parts.runtimes[session.row.runtime].group(session.row.volume)
+        runtime = self._parts.runtimes[session.row.runtime]
+        step = "`sandlot doctor` says what control groups need"
+        need(runtime.capabilities, Capability.PAUSE, f"the runtime {runtime.name} on this machine", step)
+        return runtime.group(session.row.volume)
 
     async def _drain(self, session: Session, drain_s: float, *, freeze: bool) -> None:
         """Calls that run may end first. Raises ToolsInFlight when they do not and must not be frozen."""

@@ -152,6 +152,8 @@ class Recovery:
     async def _place(self, session: Session) -> None:
         """Find its files. Raises Unavailable."""
         row = session.row
+        if row.state is SessionState.DESTROYING:
+            return  # some of them may be gone, and nobody needs them
         with suppress(NotFound):
             volume = await self._parts.storages[row.storage].open(row.volume, row.volume_state)
             session.volume, session.workspace = volume, self._parts.runtimes[row.runtime].workspace(volume)

@@ -55,6 +55,6 @@ class Rests:
 
     async def last_activity(self, session_id: str) -> float:
         """As the records of calls tell."""
-        ended = "started + coalesce(json_extract(result, '$.duration_s'), 0)"
+        ended = "started + coalesce(json_extract(result, '$.duration_s'), 0) + paused_s"
         sql = f"SELECT coalesce(max({ended}), 0) FROM calls WHERE session_id = ?"
         return await self._journal.begin(lambda db: db.execute(sql, (session_id,)).fetchone()[0], full=False)

@@ -101,6 +101,7 @@ class SandboxHostService:
         self._events = Events(parts.journal)
         self._lifecycle = Lifecycle(settings, parts, self._choices, self._background, self._outputs)
         self._monitor = HealthMonitor(settings, parts, self._background, self._lifecycle.sessions)
+        self._lifecycle.admit = self._monitor.admit
         self._recovery = Recovery(self._lifecycle, parts, self._outputs)
         changing = self._lifecycle.is_changing
         self._auditor = Auditor(parts, settings.data, self._outputs, self._lifecycle.volumes_at_work, changing)

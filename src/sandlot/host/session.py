@@ -41,6 +41,8 @@ from sandlot.model import (
     OnExpiry,
     Resources,
     SessionInfo,
+    SessionNotFound,
+    SessionSpec,
     SessionState,
     Unavailable,
     call_snapshot,
@@ -64,6 +66,11 @@ class Wishes:
     unlimited: tuple[str, ...] = ()  # defaults that could not be enforced
     on_expiry: str = OnExpiry.DESTROY
     idle_timeout_s: float | None = None
+
+    @classmethod
+    def of(cls, spec: SessionSpec, user: str, resources: Resources, unlimited: tuple[str, ...]) -> "Wishes":
+        kept = (spec.call_snapshots, resources, unlimited, spec.on_expiry, spec.idle_timeout_s)
+        return cls(dict(spec.labels), dict(spec.envs), user, *kept)
 
     def to_text(self) -> str:
         return json.dumps(asdict(self))
@@ -274,10 +281,11 @@ class Session:
         envs = self._envs if not request.envs else self._envs | dict(request.envs)
         if request.terminal and "TERM" not in envs:
             envs = envs | {"TERM": "xterm-256color"}
+        cwd = posixpath.join(self.workspace, request.cwd) if request.cwd else self.workspace
         return SpawnPlan(
             argv=request.argv,
-            cwd=posixpath.join(self.workspace, request.cwd) if request.cwd else self.workspace,
-            envs=envs,
+            cwd=cwd,
+            envs=envs if Capability.OWN_ROOT in self._capabilities else {"PWD": cwd} | envs,
             user=self._user_for(request.user),
             stdin=request.stdin,
             terminal=request.terminal,
@@ -402,6 +410,12 @@ class Session:
         live.resume(guest.adopt(known, live), known.stdin_taken)
         if row is None:
             self._record_start(ticket)
+
+
+def no_session(session_id: str) -> SessionNotFound:
+    return SessionNotFound(
+        f"there is no session {session_id}", next_step="`sandlot ls` lists the sessions", session_id=session_id
+    )
 
 
 class _Deaf:

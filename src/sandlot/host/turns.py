@@ -10,13 +10,12 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 
 from sandlot.contracts.runtime import Group, Runtime
 from sandlot.contracts.storage import Storage, Taken, Volume
 from sandlot.host import changes, failpoints
 from sandlot.host.background import Background
-from sandlot.host.choices import session_capabilities
+from sandlot.host.choices import no_snapshots, session_capabilities
 from sandlot.host.history import History, SnapshotRow, TurnRow
 from sandlot.host.journal import Journal
 from sandlot.host.lifecycle import Lifecycle
@@ -40,7 +39,6 @@ from sandlot.model import (
     SnapshotKind,
     SnapshotNotFound,
     SnapshotRequest,
-    SnapshotsNotAvailable,
     ToolsInFlight,
     Turn,
     TurnRequest,
@@ -193,12 +191,12 @@ class Turns:
 
     def _count_later(self, session: Session, row: SnapshotRow) -> None:
         parent = session.snapshots.get(row.parent or "")
-        template = Path(session.row.template_path)
+        sight = changes.Sight(session.start_plan().template, session.workspace)
         held = ExitStack()  # from now on: both points may be removed before the counting begins
         held.enter_context(self._storage(session).holding(row.point, parent.point if parent else ""))
         session.counting.add(held)
         held.callback(session.counting.discard, held)
-        counting = changes.count_later(self._storage(session), self._history, template, row, parent, held)
+        counting = changes.count_later(self._storage(session), self._history, sight, row, parent, held)
         self._background.spawn("count changes", counting)
 
     @asynccontextmanager
@@ -209,8 +207,8 @@ class Turns:
             raise Unavailable(f"the volume of session {request.session_id} is missing")
         old = self.row(session, request.old).point
         new = session.volume.state if request.new == CURRENT else self.row(session, request.new).point
-        template = Path(session.row.template_path)
-        async with changes.diff(self._storage(session), template, old, new, request) as batches:
+        sight = changes.Sight(session.start_plan().template, session.workspace)
+        async with changes.diff(self._storage(session), sight, old, new, request) as batches:
             yield batches
         self._lifecycle.sweep()
 
@@ -283,10 +281,10 @@ class Turns:
         is_alone = await group.is_alone()
         if is_alone or is_frozen or storage.is_atomic:
             return await storage.snapshot(volume, alone=is_alone)
-        await group.pause()
         try:
+            await group.pause()
             return await storage.snapshot(volume, alone=False)
-        finally:
+        finally:  # also of those that did not all stand still in time
             await group.resume()
 
     async def _undo(
@@ -430,11 +428,7 @@ class Turns:
 
     def need_snapshots(self, session: Session) -> None:
         if not self._has_snapshots(session):
-            raise SnapshotsNotAvailable(
-                f"the storage {session.row.storage} on the runtime {session.row.runtime} has no snapshots",
-                next_step="use the runtime `namespaces`",
-                session_id=session.row.session_id,
-            )
+            raise no_snapshots(self._runtime(session), self._storage(session), session.row.session_id)
 
     def row(self, session: Session, asked: str) -> SnapshotRow:
         if (row := session.find_snapshot(asked)) is not None:

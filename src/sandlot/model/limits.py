@@ -42,6 +42,7 @@ LAYER_LARGE_ENTRIES = 4096  # a layer with so many is not merged with small ones
 TURNS_KEPT = 0  # snapshots of turns kept per session; 0: all of them
 ZFS_BYTES_MIN = 256 << 20  # of a pool on a file
 SYNC_DEADLINE_S = 60.0  # for the disk to take what a snapshot closed
+COPY_DEADLINE_S = 600.0  # for all files of a session to be copied, where a snapshot does that
 REPEAT_DEADLINE_S = 120.0  # for the first of two equal requests to be answered
 GATE_DEADLINE_S = 30.0  # for writes under way to end, before a snapshot
 FILE_DEADLINE_S = 60.0  # for one step of a file operation

@@ -12,6 +12,7 @@ from sandlot.host.runtimes.none import NoRuntime
 from sandlot.host.service import SandboxHostService
 from sandlot.host.storage.btrfs import BtrfsStorage
 from sandlot.host.storage.layers import LayersStorage
+from sandlot.host.storage.local_disk import LocalDiskStorage
 from sandlot.host.storage.zfs import ZfsStorage
 from sandlot.host.storage.zfs_pool import ZfsSettings
 from sandlot.host.storages import Storages
@@ -51,7 +52,7 @@ def build(settings: Settings, progress: Callable[[int], None] | None = None) -> 
                         settings.gvisor_platform,
                         settings.keeper.with_name("sandlot-preload.so"),
                     ),
-                    NoRuntime(keeper),
+                    NoRuntime(keeper, settings.data),
                 )
             },
             templates=TemplateStore(settings.data, progress),
@@ -70,4 +71,6 @@ def _storages(settings: Settings) -> Storages:
     """`auto` takes the first that is ready: btrfs where the data directory is on one."""
     btrfs = BtrfsStorage(settings.data, settings.btrfs_bytes)
     layers, zfs = LayersStorage(settings.data), ZfsStorage(settings.data, _zfs(settings))
-    return Storages(btrfs, layers, zfs) if btrfs.is_native() else Storages(layers, btrfs, zfs)
+    local_disk = LocalDiskStorage(settings.data, snapshots=settings.local_disk_snapshots)
+    first = (btrfs, layers) if btrfs.is_native() else (layers, btrfs)
+    return Storages(*first, zfs, local_disk)

@@ -54,6 +54,7 @@ def test_every_variable_is_read(tmp_path: Path) -> None:
             "SANDLOT_WARM_POOL": "3",
             "SANDLOT_TURNS_KEPT": "9",
             "SANDLOT_SNAPSHOT_PREFIX": "step",
+            "SANDLOT_LOCAL_DISK_SNAPSHOTS": "on",
             "SANDLOT_SPACE_WARN": "0.5",
             "SANDLOT_SPACE_CRITICAL": "0.75",
             "SANDLOT_HEALTH_INTERVAL_S": "2.5",

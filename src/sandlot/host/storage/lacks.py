@@ -3,6 +3,11 @@ one of them is gone; a suite for storages reads them here."""
 
 from collections.abc import Mapping
 
+LOCAL_DISK: Mapping[str, str] = {
+    "full-copies": "a snapshot, a rollback and a fork copy every file; no content, where the filesystem shares blocks",
+    "living-processes": "processes that live stand still while a snapshot copies",
+}
+
 LAYERS: Mapping[str, str] = {
     "hard-links": "a hard link to a file of an earlier turn breaks when one of its names is written",
     "inode-numbers": "a file of an earlier turn that is written gets another inode number with the next turn",

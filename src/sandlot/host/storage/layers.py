@@ -19,23 +19,22 @@ import os
 import re
 from collections import Counter
 from collections.abc import AsyncGenerator, Generator, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 from sandlot.contracts.storage import Shown, Taken, Volume
 from sandlot.host import failpoints
-from sandlot.host.kernel import sync_filesystem
-from sandlot.host.removal import remove_tree
 from sandlot.host.storage import lacks
 from sandlot.host.storage.canonical import CANONICAL_ID
-from sandlot.host.storage.copying import copy_tree
-from sandlot.host.storage.filesystem import filesystem_health
+from sandlot.host.storage.copying import copy_volume
+from sandlot.host.storage.filesystem import filesystem_health, sync, used_bytes
 from sandlot.host.storage.merged import PREFIX, MergedLayers
 from sandlot.host.storage.merging import merge_layers
+from sandlot.host.storage.trash import Trash
 from sandlot.model import (
     Capability,
     CapabilityNotSupported,
     Conflict,
-    DeadlineExceeded,
     LimitReached,
     NotFound,
     Probe,
@@ -48,7 +47,6 @@ from sandlot.model import (
 
 _log = logging.getLogger("sandlot.host")
 _OURS = re.compile(r"[vlm]-[0-9a-f]+")
-_REMOVE_PAUSES_S = (0.05, 0.2, 0.5, 1.0)
 _MERGE_PAUSE_S = 0.002  # between two steps: it must not take the processor from those who wait for something
 _END = object()
 
@@ -63,10 +61,9 @@ class LayersStorage:
     def __init__(self, data: Path) -> None:
         self._data = data
         self._volumes = data / "volumes"
-        self._trash = data / "trash"
+        self._trash = Trash(data / "trash")
         self._uses: Counter[str] = Counter()  # by how many states and points each layer is named
         self._held: Counter[str] = Counter()  # by whoever reads or copies it now
-        self._sweeping = asyncio.Lock()
         self._sizes: dict[str, int] = {}  # of closed layers, which do not change
         self._merged = MergedLayers(self._volumes)
         self._merging = asyncio.Lock()
@@ -92,7 +89,7 @@ class LayersStorage:
     async def attach(self) -> None:
         try:
             self._volumes.mkdir(mode=0o700, exist_ok=True)
-            self._trash.mkdir(mode=0o700, exist_ok=True)
+            self._trash.path.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise Unavailable(
                 f"{self._volumes}: {error.strerror}", next_step="choose another data directory"
@@ -136,17 +133,10 @@ class LayersStorage:
             point = ",".join(layers)
             volume = self._use(volume.name, f"{fresh},{point}")
         else:
-            await self._copy(volume.path / "u", fresh)
+            await copy_volume(volume.path / "u", self._volumes / fresh / "u", partial(self._discard, fresh))
             point = ",".join((fresh, *layers[1:]))
         self._uses.update(_layers(point))
         return Taken(point, volume)
-
-    async def _copy(self, source: Path, layer: str) -> None:
-        try:
-            await asyncio.to_thread(copy_tree, source, self._volumes / layer / "u")
-        except OSError as error:
-            self._discard(layer)
-            raise Unavailable(f"the files of the session cannot be copied: {error.strerror}") from error
 
     async def restore(self, volume: Volume, point: str) -> Volume:
         if not all((self._volumes / layer / "u").is_dir() for layer in _layers(point)):
@@ -243,12 +233,7 @@ class LayersStorage:
                 self._discard(entry.name)
 
     def _discard(self, layer: str) -> None:
-        try:
-            (self._volumes / layer).rename(self._trash / f"{layer}.{os.urandom(4).hex()}")
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise Unavailable(f"layer {layer} cannot be removed: {error.strerror}", volume=layer) from error
+        self._trash.put(self._volumes / layer)
 
     async def missing(self, text: str) -> Sequence[str]:
         return [layer for layer in _layers(text) if not (self._volumes / layer / "u").is_dir()]
@@ -310,25 +295,7 @@ class LayersStorage:
                     self._discard(merged.name)
 
     async def sweep(self) -> None:
-        """Empty the trash; what a crash left in it too. Takes as long as the volumes are large."""
-        async with self._sweeping:
-            for entry in list(os.scandir(self._trash)):
-                await self._remove(Path(entry.path))
-
-    async def _remove(self, path: Path) -> None:
-        # Whoever worked on its files when it was destroyed may still be about to notice.
-        reason: str | None = None
-        for pause_s in _REMOVE_PAUSES_S:
-            try:
-                await asyncio.to_thread(remove_tree, path)
-                return
-            except OSError as error:
-                if not path.exists():
-                    return
-                reason = error.strerror
-            await asyncio.sleep(pause_s)
-        # It is tried again at the next start; nobody's work depends on it.
-        _log.warning("%s cannot be removed: %s", path, reason)
+        await self._trash.sweep()
 
     async def usage(self, text: str, without: str = "") -> int:
         others = {*_layers(without), *self._merged.expand(_layers(without))}
@@ -346,19 +313,13 @@ class LayersStorage:
     def _measure(self, layer: str) -> int:
         # Only the open layer of a volume changes, and it is named once.
         known = self._sizes.get(layer)
-        size = _measure(self._volumes / layer) if known is None else known
+        size = used_bytes(self._volumes / layer) if known is None else known
         if self._uses[layer] > 1:
             self._sizes[layer] = size
         return size
 
     async def sync(self) -> None:
-        try:
-            async with asyncio.timeout(limits.SYNC_DEADLINE_S):
-                await asyncio.to_thread(sync_filesystem, self._volumes)
-        except TimeoutError:
-            raise DeadlineExceeded(f"the disk took longer than {limits.SYNC_DEADLINE_S:g} s", limit="sync") from None
-        except OSError as error:
-            raise Unavailable(f"files cannot be brought to disk: {error.strerror}") from error
+        await sync(self._volumes)
 
 
 def _is_ours(entry: "os.DirEntry[str]") -> bool:
@@ -385,21 +346,3 @@ def _advance(steps: Generator[None]) -> bool:
 
 def _new_id(prefix: str) -> str:
     return prefix + os.urandom(8).hex()
-
-
-def _measure(path: Path) -> int:
-    total = 0
-    pending = [str(path)]
-    while pending:
-        try:
-            entries = list(os.scandir(pending.pop()))
-        except OSError:
-            continue  # removed by its session meanwhile
-        for entry in entries:
-            try:
-                total += entry.stat(follow_symlinks=False).st_blocks * 512
-            except OSError:
-                continue
-            if entry.is_dir(follow_symlinks=False):
-                pending.append(entry.path)
-    return total
