@@ -139,7 +139,13 @@ static void check_refused(struct writer *w) {
     }
 }
 
-int filter_build(struct sock_filter *program) {
+/* Of a kernel that does not protect its pid 1 by itself. */
+static void check_signals(struct writer *w) {
+    static const int calls[] = {SYS_kill, SYS_tgkill, SYS_tkill, SYS_rt_sigqueueinfo, SYS_rt_tgsigqueueinfo, SYS_pidfd_open, SYS_ptrace};
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) check_pid_one(w, calls[i], calls[i] == SYS_ptrace ? 1 : 0);
+}
+
+static int build(struct sock_filter *program, bool guarding) {
     struct writer w = {program, 0};
     load(&w, offsetof(struct seccomp_data, arch));
     emit(&w, BPF_JMP | BPF_JEQ | BPF_K, ARCHITECTURE, 1, 0);
@@ -160,9 +166,14 @@ int filter_build(struct sock_filter *program) {
     check_pid_one(&w, SYS_sched_setattr, 0);
     check_pid_one(&w, SYS_setpriority, 1);
     check_pid_one(&w, SYS_ioprio_set, 1);
+    if (guarding) check_signals(&w);
     answer(&w, 0);
     return w.count;
 }
+
+int filter_build(struct sock_filter *program) { return build(program, false); }
+
+int filter_build_guarding(struct sock_filter *program) { return build(program, true); }
 
 int filter_install(void) {
     struct sock_filter program[FILTER_LENGTH_MAX];

@@ -97,6 +97,18 @@ static void write_config(int stage, const char *text) {
     close(fd);
 }
 
+/* Inside, gVisor mounts its own over these. Here they keep whoever reaches for the session's files from writing below
+ * them. A root without them, or with something else of the name, is left as it is: then nothing is mounted inside. */
+static void cover(int root, int cover_fd) {
+    static const char *const names[] = {"proc", "dev"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        int clone = sys_open_tree(cover_fd, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
+        if (clone < 0) continue;
+        (void)sys_move_mount(clone, "", root, names[i], MOVE_MOUNT_F_EMPTY_PATH);
+        close(clone);
+    }
+}
+
 /* Everything that runsc needs lies on a tmpfs of this mount namespace: the bundle, its own state, and the directory that
  * is bound into the sandbox. That one is shared, so that what is mounted in it later is seen inside. */
 static void build_stage(const struct runsc_plan *plan, int root, int small) {
@@ -106,11 +118,15 @@ static void build_stage(const struct runsc_plan *plan, int root, int small) {
     struct mount_attr shared = {.propagation = MS_SHARED};
     boot_need(sys_mount_setattr(stage, "", AT_EMPTY_PATH, &shared) == 0, "share the stage");
     write_config(stage, plan->config);
-    boot_need(mkdirat(stage, "state", 0711) == 0 && mkdirat(stage, "tree", 0755) == 0, "make the stage");
+    boot_need(mkdirat(stage, "state", 0711) == 0 && mkdirat(stage, "tree", 0755) == 0 && mkdirat(stage, "empty", 0555) == 0, "make the stage");
     attach(small, stage, "bundle/rootfs", "attach the small root");
     int tree = openat(stage, "tree", O_PATH | O_DIRECTORY | O_CLOEXEC);
     boot_need(tree >= 0, "open the tree");
     attach(root, tree, "cur", "attach the root");
+    int empty = sys_open_tree(stage, "empty", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+    boot_need(empty >= 0, "make the stage");
+    cover(root, empty);
+    close(empty);
     /* Whoever has to find the tree again finds it as our working directory. */
     boot_need(fchdir(tree) == 0, "enter the tree");
     close(tree);
@@ -158,7 +174,14 @@ static int replace(int new_root, int *old) {
     *old = sys_open_tree(AT_FDCWD, "cur", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
     if (*old < 0) return failed("take the old root");
     if (umount2("cur", MNT_DETACH | UMOUNT_NOFOLLOW) < 0) return failed("leave the old root");
-    if (sys_move_mount(new_root, "", AT_FDCWD, "cur", MOVE_MOUNT_F_EMPTY_PATH) == 0) return 0;
+    if (sys_move_mount(new_root, "", AT_FDCWD, "cur", MOVE_MOUNT_F_EMPTY_PATH) == 0) {
+        int empty = sys_open_tree(AT_FDCWD, RUNSC_STAGE "/empty", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+        if (empty >= 0) {
+            cover(new_root, empty);
+            close(empty);
+        }
+        return 0;
+    }
     int saved = errno;
     (void)sys_move_mount(*old, "", AT_FDCWD, "cur", MOVE_MOUNT_F_EMPTY_PATH);
     errno = saved;

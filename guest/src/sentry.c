@@ -39,7 +39,8 @@ static struct sock_fprog filter = {.filter = program};
 
 void sentry_begin(void) {
     is_on = true;
-    filter.len = (unsigned short)filter_build(program);
+    prctl(PR_SET_NAME, "sandlot-guest");
+    filter.len = (unsigned short)filter_build_guarding(program);
 }
 
 bool sentry_is_on(void) { return is_on; }

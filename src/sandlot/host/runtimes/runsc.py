@@ -30,7 +30,10 @@ def config(hostname: str, first_id: int) -> str:
                 "env": [],
                 "cwd": "/",
                 "capabilities": dict.fromkeys(("bounding", "effective", "permitted"), held),
-                "rlimits": [{"type": "RLIMIT_NOFILE", "soft": 1024, "hard": 1048576}],
+                "rlimits": [
+                    {"type": "RLIMIT_NOFILE", "soft": 1024, "hard": 1048576},
+                    {"type": "RLIMIT_CORE", "soft": 1, "hard": 1},
+                ],
             },
             "root": {"path": "rootfs", "readonly": True},
             "hostname": hostname,
