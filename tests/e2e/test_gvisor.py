@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 import shutil
 import signal
 from collections.abc import AsyncIterator, Iterator
@@ -246,6 +247,35 @@ async def test_a_pause_stops_everything_and_destroying_leaves_nothing(
             await asyncio.sleep(0.02)
     assert "/sys/tree" not in Path("/proc/self/mountinfo").read_text()
     assert (await host.list(SessionFilter())).sessions == ()
+
+
+async def test_a_session_cannot_end_its_pid_one_nor_hang_it(host: SandboxHostService) -> None:
+    session_id = await make(host)
+    tries = "for s in KILL STOP TSTP TERM INT; do kill -$s 1 2>/dev/null && echo $s; done; kill -9 -1; :"
+    assert (await run(host, CallRequest(session_id, ("sh", "-c", tries), user="root"))).stdout == b""
+    await sh(host, session_id, "mv /etc/passwd /etc/kept; mkfifo /etc/passwd", "0")
+    with pytest.raises(SandlotError, match="user"):
+        await run(host, CallRequest(session_id, ("true",), user="user", timeout_s=20))
+    assert await sh(host, session_id, "rm /etc/passwd; mv /etc/kept /etc/passwd; echo alive", "0") == "alive\n"
+    for path in ("/proc/version", "/dev/null", "/proc/new"):
+        with pytest.raises(SandlotError):
+            await write(host, session_id, path, "x")
+    assert (await host.get(session_id)).state is SessionState.ACTIVE
+
+
+async def test_parts_of_runsc_killed_at_random_never_cost_a_file(host: SandboxHostService, settings: Settings) -> None:
+    chance = random.Random(20261115)
+    session_id = await make(host)
+    for number in range(3):
+        await sh(host, session_id, f"echo {number} >> a")
+        calls = [asyncio.create_task(run(host, CallRequest(session_id, ("sh", "-c", "sleep 1000")))) for _ in range(2)]
+        await asyncio.sleep(chance.random() / 2)
+        parts = processes(settings.data)
+        os.kill(parts[chance.choice(sorted(parts))], signal.SIGKILL)
+        await until(host, SessionState.FAILED)
+        await asyncio.gather(*calls, return_exceptions=True)
+        await host.recover(session_id)
+        assert await sh(host, session_id, "cat a") == "".join(f"{n}\n" for n in range(number + 1))
 
 
 async def test_the_warm_pool_holds_sandboxes(settings: Settings) -> None:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from sandlot.attack import kernels
 from sandlot.attack.arena import Arena, run_call
 from sandlot.attack.bait import Machine
 from sandlot.attack.rows import Row
@@ -43,13 +44,15 @@ class Case:
 
     async def _try(self, arena: Arena) -> tuple[Verdict, str, tuple[str, ...]]:
         lacking = sorted(self.needs - arena.capabilities)
+        if not_there := kernels.CASES.get(arena.runtime, {}).get(self.name):
+            return Verdict.NOT_APPLICABLE, not_there, ()
         if self.not_yet or lacking:
             return Verdict.NOT_APPLICABLE, self.not_yet or f"{arena.runtime} does not have: {', '.join(lacking)}", ()
         before = await asyncio.to_thread(Machine.look)
         sessions = set(await arena.sessions())
         failed: dict[str, str] = {}
         try:
-            async with asyncio.timeout(self.deadline_s):
+            async with asyncio.timeout(self.deadline_s * kernels.PATIENCE.get(arena.runtime, 1.0)):
                 failed = await self._try_rows(arena)
                 if self.act:
                     await self.act(arena)
@@ -81,7 +84,8 @@ async def try_rows(arena: Arena, rows: Sequence[Row], session: str) -> dict[str,
     for row in rows:
         for user in row.users:
             said = await run_call(arena.host, row.request(session, user, arena.facts))
-            if why := row.wrong(said.stdout, said.stderr, arena.facts):
+            why = row.wrong(said.stdout, said.stderr, arena.facts)
+            if why and not kernels.is_known(arena.runtime, row.name, said.text, row.seen):
                 failed[f"{row.name} ({user})"] = why
     return failed
 

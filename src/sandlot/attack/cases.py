@@ -73,6 +73,7 @@ _FILES = (
         "Device nodes, whiteouts, /dev",
         "own user namespace; nodev; a read-only /dev",
         rows=rows_files.NODES,
+        own_session=True,
     ),
     Case("05-owners", "Files given to ids of the machine", "the id map ends at 65535", rows=rows_files.OWNERS),
     Case(

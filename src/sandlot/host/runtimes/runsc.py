@@ -66,8 +66,6 @@ def flags(platform: str, log: Path) -> tuple[str, ...]:
         "--ignore-cgroups",
         "--network=none",
         "--overlay2=none",
-        "--host-uds=all",
-        "--host-fifo=open",
     )
 
 

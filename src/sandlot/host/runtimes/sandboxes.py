@@ -13,9 +13,11 @@ from sandlot.model import CapabilityNotSupported, DeadlineExceeded, Resources, U
 _POLL_S = 0.002
 _POLL_S_MAX = 0.05
 _ROUNDS = 8
-# A net for the machine, not a limit: a process of the session is up to two of the host, and runsc has threads itself.
-_HOST_THREADS_PER_PROCESS = 2
-_HOST_THREADS_OF_RUNSC = 512
+# A net for the machine, not a limit. On the platform `ptrace` every process of the session has a thread of the host for
+# each thread of gVisor that ever ran it. A sandbox that meets the net ends.
+_HOST_THREADS_PER_PROCESS = 32
+_HOST_THREADS_OF_RUNSC = 2048
+_HOST_THREADS_MAX = 16384
 
 
 class SandboxGroup:
@@ -96,4 +98,4 @@ def _enter(fds: Sequence[int], pid: int) -> None:
 def net(resources: Resources) -> Resources:
     """What groups hold a sandbox to. The number of processes is what the machine bears, not what was asked for."""
     pids = _HOST_THREADS_PER_PROCESS * (resources.pids or limits.PIDS_DEFAULT) + _HOST_THREADS_OF_RUNSC
-    return replace(resources, pids=pids, open_files=None, disk_bytes=None)
+    return replace(resources, pids=min(pids, _HOST_THREADS_MAX), open_files=None, disk_bytes=None)
