@@ -14,6 +14,7 @@ from sandlot.host.archives.applying import apply_entries
 from sandlot.host.archives.entries import Entry
 from sandlot.host.archives.finding import find_entries
 from sandlot.host.history import SnapshotRow
+from sandlot.host.kernel import sync_filesystem
 from sandlot.model import LimitReached, SandlotError, Unavailable
 
 _STEP_S = 0.1  # in a thread at one go: who wants to leave waits no longer
@@ -116,6 +117,8 @@ class Carrier:
             self._at = row
             if self.on_point:
                 await self.on_point()
+        # A storage may promise no more than that its points are on disk.
+        await in_thread(partial(sync_filesystem, self.volume.path / "u"))
         await self._storage.sync()
 
     def _tell(self, told: list[int]) -> None:
