@@ -233,6 +233,25 @@ async def test_an_imported_session_is_the_same(two: SandboxHostService) -> None:
     await no_leftovers(two)
 
 
+@pytest.mark.timeout(600)
+async def test_every_storage_can_be_left_for_every_other(storage: str, settings: Settings) -> None:
+    async with build_two(settings) as host:
+        parts = host._parts.storages  # pyright: ignore[reportPrivateUsage]
+        ready = [name for name in parts if Capability.SNAPSHOTS in parts[name].capabilities]
+        others = [name for name in ready if name != storage and (await parts[name].probe()).ready]
+        assert SHELF in others
+        session_id = await make_branches(host, 3)
+        before = await history(host, session_id), await look_everywhere(host, session_id)
+        for other in others if storage != "layers" else [SHELF]:
+            for target in (other, storage):
+                await move(host, session_id, target)
+                assert (await history(host, session_id), await look_everywhere(host, session_id)) == before, target
+        copy = await bring(host, await export(host, session_id), "copy", SHELF)
+        assert await look_everywhere(host, copy) == before[1]
+        await no_leftovers(host)
+        await clean_up(host)
+
+
 async def test_a_paused_session_is_moved_and_stays_paused(two: SandboxHostService) -> None:
     session_id = (await two.create(SessionSpec(resources=Resources(pids=64)))).session_id
     await sh(two, session_id, "echo kept > kept")
