@@ -12,7 +12,7 @@ GUEST_SOURCES := $(shell find guest -path guest/build -prune -o -type f -print 2
 
 # The built-in template is the machine's own /usr: what an agent expects to find there, and what builds the guest.
 # `make DEBIAN= …` leaves the machine's packages alone.
-DEBIAN := sudo git python3 python3-pip python3-venv gcc libc6-dev runsc zfs-fuse e2fsprogs btrfs-progs
+DEBIAN := sudo git busybox-static python3 python3-pip python3-venv gcc libc6-dev runsc zfs-fuse e2fsprogs btrfs-progs
 
 PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check --no-input
 SAY := printf '%-10s%s\n'

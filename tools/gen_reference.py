@@ -21,7 +21,7 @@ PLAIN = (Exception, BaseException, object)
 UNITS = ("KIB", "MIB", "GIB")
 
 # File, classes in the order in which people meet them.
-FACES = (("sdk/sync.py", ("Sandbox", "Commands", "Command", "Files")), ("sdk/client.py", ("Client",)))
+FACES = (("sdk/sync.py", ("Sandbox", "Commands", "Command", "Files", "Templates")), ("sdk/client.py", ("Client",)))
 VALUES = (
     ("sdk/results.py", ("CommandResult", "CommandOutput", "CommandFailed")),
     ("model/session.py", ("SessionInfo", "SessionState")),
@@ -60,7 +60,8 @@ def sdk_page() -> list[str]:
         NOTE,
         "",
         "`from sandlot import Sandbox` or `AsyncSandbox`. Both have the same names, arguments and results: the async",
-        "one is awaited, its classes are `AsyncSandbox`, `AsyncCommands`, `AsyncCommand` and `AsyncFiles`, and what is",
+        "one is awaited, its classes are `AsyncSandbox`, `AsyncCommands`, `AsyncCommand`, `AsyncFiles` and",
+        "`AsyncTemplates`, and what is",
         "an iterator here is an async iterator there. Every error is in [errors.md](errors.md).",
         "",
     ]

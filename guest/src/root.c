@@ -231,6 +231,13 @@ static int add_upper(int context, const struct shelf *shelf, struct layers *laye
     return add(context, "workdir", take_from(shelf, layers, part));
 }
 
+/* A template that was made here carries the canonical ids, like volumes; the built-in one those of the machine. */
+static int template_clone(int data, const char *path, const struct range_maps *range) {
+    struct stat info;
+    if (fstatat(data, path, &info, AT_SYMLINK_NOFOLLOW) < 0) return failed("open the template");
+    return mapped_clone(data, path, info.st_uid >= DISK_FIRST_ID ? range->volume_map : range->template_map);
+}
+
 static int configure(int context, struct layers *layers, int data, const struct root_plan *plan) {
     static const char *const options[][2] = {{"redirect_dir", "on"}, {"metacopy", "on"}, {"source", "sandlot"}};
     const struct range_maps *range = range_maps(plan->range);
@@ -246,7 +253,7 @@ static int configure(int context, struct layers *layers, int data, const struct 
     const char *below[] = {plan->extra_path, plan->template_path};
     for (size_t i = 0; i < sizeof below / sizeof *below; i++) {
         if (below[i] == NULL || *below[i] == 0) continue;
-        if (add(context, "lowerdir+", keep_open(layers, mapped_clone(data, below[i], range->template_map))) < 0) return -1;
+        if (add(context, "lowerdir+", keep_open(layers, template_clone(data, below[i], range))) < 0) return -1;
     }
     if (add_upper(context, &shelf, layers, plan->volume_path) < 0) return -1;
     for (size_t i = 0; i < sizeof options / sizeof *options; i++)

@@ -42,7 +42,9 @@ from sandlot.model import (
     SnapshotNotFound,
     SnapshotsNotAvailable,
     Stream,
+    TemplateInfo,
     TemplateNotFound,
+    TemplateStep,
     ToolsInFlight,
     TreeTally,
     Turn,
@@ -53,7 +55,8 @@ from sandlot.sdk.commands import AsyncCommand, AsyncCommands
 from sandlot.sdk.files import AsyncFiles
 from sandlot.sdk.results import CommandFailed, CommandOutput, CommandResult
 from sandlot.sdk.sandbox import AsyncSandbox
-from sandlot.sdk.sync import Command, Commands, Files, Sandbox
+from sandlot.sdk.sync import Command, Commands, Files, Sandbox, Templates
+from sandlot.sdk.templates import AsyncTemplates
 
 __version__ = "0.1.0"
 
@@ -62,6 +65,7 @@ __all__ = [
     "AsyncCommands",
     "AsyncFiles",
     "AsyncSandbox",
+    "AsyncTemplates",
     "CallNotFound",
     "CallRecord",
     "CallState",
@@ -111,7 +115,10 @@ __all__ = [
     "SnapshotNotFound",
     "SnapshotsNotAvailable",
     "Stream",
+    "TemplateInfo",
     "TemplateNotFound",
+    "TemplateStep",
+    "Templates",
     "ToolsInFlight",
     "TreeTally",
     "Turn",

@@ -22,6 +22,7 @@ VERBS: Mapping[str, str] = {
     "export": "Write a session into one file, with all of its turns",
     "import": "Make a session from a file that `sandlot export` wrote",
     "snapshot": "Take a snapshot of a session's files under a name, list them, or delete one",
+    "template": "Make, list, name and remove templates: what sessions start from",
     "ls": "List sessions, oldest first",
     "show": "Tell all about one session and its calls",
     "events": "Tell what has happened to sessions, and go on telling with -f",

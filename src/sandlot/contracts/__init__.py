@@ -11,6 +11,7 @@ from sandlot.contracts.host import (
     Moving,
     Sessions,
     Snapshots,
+    Templates,
     TreeStream,
     Upkeep,
 )
@@ -55,6 +56,7 @@ __all__ = [
     "StartPlan",
     "Storage",
     "Taken",
+    "Templates",
     "Tree",
     "TreeStream",
     "Upkeep",

@@ -37,6 +37,9 @@ from sandlot.model import (
     SessionSpec,
     Snapshot,
     SnapshotRequest,
+    TemplateEvent,
+    TemplateInfo,
+    TemplateRequest,
     TreeDownload,
     TreeTally,
     TreeUpload,
@@ -333,6 +336,41 @@ class Upkeep(Protocol):
         ...
 
 
+class Templates(Protocol):
+    """What sessions start from, beside the built-in template, which needs no making."""
+
+    async def list_templates(self) -> Sequence[TemplateInfo]:
+        """All that were made, oldest first."""
+        ...
+
+    async def get_template(self, name: str) -> TemplateInfo:
+        """By name or digest. Raises InvalidArgument, TemplateNotFound."""
+        ...
+
+    def make_template(self, request: TemplateRequest) -> AbstractAsyncContextManager[AsyncIterator[TemplateEvent]]:
+        """Make one; the last event tells it, and then it is durable and has its name. A name that was given before is
+        taken from what had it. Leaving early gives it up, and nothing is left.
+
+        Reading raises InvalidArgument with the reason when what was given is broken, hostile or too large, and then
+        nothing was made; NotFound, CapabilityNotSupported, Unavailable.
+        """
+        ...
+
+    async def tag_template(self, name: str, new_name: str) -> TemplateInfo:
+        """Give it another name, too. Raises InvalidArgument, TemplateNotFound, Unavailable."""
+        ...
+
+    async def remove_template(self, name: str) -> TemplateInfo:
+        """Take a name away, and with the last one, or by digest, the template. Raises InvalidArgument,
+        TemplateNotFound, Conflict while a session stands on it, Unavailable."""
+        ...
+
+    async def prune_templates(self, budget_bytes: int) -> Sequence[TemplateInfo]:
+        """Remove the least recently used until the others fit, those without a name first; tells which. What a session
+        stands on stays. Raises InvalidArgument, Unavailable."""
+        ...
+
+
 class Events(Protocol):
     def events(self, request: EventFilter) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
         """What has happened to sessions, oldest first, those that are gone included. An event is durable together with
@@ -345,7 +383,7 @@ class Events(Protocol):
         ...
 
 
-class Host(Sessions, Calls, Files, Snapshots, Moving, Upkeep, Events, Protocol):
+class Host(Sessions, Calls, Files, Snapshots, Moving, Templates, Upkeep, Events, Protocol):
     async def capabilities(self) -> frozenset[Capability]:
         """What a session made with defaults can do here."""
         ...

@@ -70,9 +70,9 @@ class Lifecycle:
         self._outputs = outputs
         self._vessels = Vessels()
         self._admission = Admission(settings.overcommit)
-        self._pool = WarmPool(settings.warm_pool, self._make_pool_vessel, background)
+        self.pool = WarmPool(settings.warm_pool, self._make_pool_vessel, background)
         self._sessions: dict[str, Session] = {}
-        self._creating: set[str] = set()
+        self.creating: set[str] = set()  # ids of sessions that are being made
         self._repeats = Repeats()
         self._requests: dict[str, str] = {}  # which session was made for a request
         self._destroying: dict[str, asyncio.Task[None]] = {}
@@ -87,7 +87,7 @@ class Lifecycle:
         """After what an earlier engine left was taken over: serve."""
         self._background.spawn("merge layers", self._tidy())
         self.sweep()
-        self._pool.refill()
+        self.pool.refill()
 
     async def _tidy(self) -> None:
         """What an earlier engine did not come to."""
@@ -115,7 +115,7 @@ class Lifecycle:
 
     def is_changing(self) -> bool:
         """Whether files of some session are being made, copied or given back."""
-        return bool(self._creating or self._destroying) or any(
+        return bool(self.creating or self._destroying) or any(
             session.recovering or not session.gate.is_quiet for session in self._sessions.values()
         )
 
@@ -135,14 +135,14 @@ class Lifecycle:
                 await task
         self.is_closing = True
         self.changed.set()
-        self._pool.stop()
+        self.pool.stop()
         for session in self._sessions.values():
             for live in tuple(session.live.values()):
                 await live.settle()
 
     async def close(self) -> None:
         """After the background tasks: give back what no session holds. Sessions stay."""
-        for vessel in self._pool.drain():
+        for vessel in self.pool.drain():
             await self._discard(vessel)
         await self._sweep_storages()
 
@@ -177,11 +177,11 @@ class Lifecycle:
                 return await self.get(self._requests[spec.request_id])
             session_id = spec.session_id or new_session_id()
             self._admit(session_id)
-            self._creating.add(session_id)
+            self.creating.add(session_id)
             try:
                 session = await self._create(session_id, spec)
             finally:
-                self._creating.remove(session_id)
+                self.creating.remove(session_id)
                 self._admission.arrived(session_id)
             if spec.request_id:
                 self._requests[spec.request_id] = session_id
@@ -229,11 +229,11 @@ class Lifecycle:
     # ---- creating ----------------------------------------------------------------------------------------------
 
     def _admit(self, session_id: str) -> None:
-        if session_id in self._sessions or session_id in self._creating:
+        if session_id in self._sessions or session_id in self.creating:
             raise SessionExists(
                 f"session {session_id} exists", next_step="choose another id, or connect to it", session_id=session_id
             )
-        if len(self._sessions) + len(self._creating) >= self._settings.sessions_max:
+        if len(self._sessions) + len(self.creating) >= self._settings.sessions_max:
             raise MaxSessionsReached(
                 f"this host holds {self._settings.sessions_max} sessions already",
                 next_step="destroy one, or raise sessions_max",
@@ -253,17 +253,17 @@ class Lifecycle:
         self._admission.expect(session_id, resources, self._held())
         source, start = find_source(self.find, spec)  # again: it may have gone meanwhile
         if source and start:
-            template = Template(source.row.template, "", source.row.template_path)
+            template = self._parts.templates.at(source.row.template, source.row.template_path)
             vessel = await self._vessels.begin(storage, runtime, template, resources, start.point)
         else:
             template = await self._template(spec.template, runtime)
             waiting = None
             # A guest is born with the most that it can have.
             if (resources.pids or math.inf) <= (self._settings.resources.pids or math.inf):
-                waiting = self._pool.take(storage, runtime, template)
+                waiting = self.pool.take(storage, runtime, template)
             vessel = waiting or await self._vessels.begin(storage, runtime, template, resources)
-        user = spec.user or (DEFAULT_USER if Capability.USERS in have else "")
-        wishes = Wishes.of(spec, user, resources, unlimited)
+        user = spec.user or ((template.user or DEFAULT_USER) if Capability.USERS in have else "")
+        wishes = Wishes.of(spec, user, resources, unlimited).below(template)
         origin = f"{start.session_id}/{start.name}" if start else None
         row = replace(self._make_row(session_id, spec, wishes, vessel), origin=origin, template=template.name)
         return await self._board(row, wishes, vessel)
@@ -275,11 +275,11 @@ class Lifecycle:
         session_id = new_session_id()
         self._admit(session_id)
         # Counted from now on: many are made at once, and together they must not be more than fit.
-        self._creating.add(session_id)
+        self.creating.add(session_id)
         try:
             return await self._fork(session_id, source, origin, point, labels, timeout_s)
         finally:
-            self._creating.remove(session_id)
+            self.creating.remove(session_id)
             self._admission.arrived(session_id)
 
     async def _fork(

@@ -59,6 +59,10 @@ class WarmPool:
         ready, self._ready = self._ready, []
         return ready
 
+    def templates(self) -> list[str]:
+        """The paths that its guests stand on."""
+        return [vessel.template.path for vessel in self._ready]
+
     @property
     def ready(self) -> int:
         return len(self._ready)

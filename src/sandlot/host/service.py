@@ -31,6 +31,7 @@ from sandlot.host.parts import HostParts, HostSettings
 from sandlot.host.pausing import Pausing
 from sandlot.host.recovery import Recovery
 from sandlot.host.session import Session
+from sandlot.host.template_verbs import Templates
 from sandlot.host.turns import Turns
 from sandlot.model import (
     AUTO,
@@ -74,6 +75,9 @@ from sandlot.model import (
     TreeDownload,
     TreeTally,
     TreeUpload,
+    TemplateEvent,
+    TemplateInfo,
+    TemplateRequest,
     Turn,
     TurnRequest,
     Unavailable,
@@ -111,6 +115,7 @@ class SandboxHostService:
         self._moving = Moving(self._lifecycle, parts, self._choices, self._outputs)
         self._exporting = Exporting(self._lifecycle, parts)
         self._importing = Importing(self._lifecycle, parts, self._choices)
+        self._templates = Templates(self._lifecycle, parts)
         self._forks = Forks(self._lifecycle, parts, self._turns)
 
     # ---- life --------------------------------------------------------------------------------------------------
@@ -137,6 +142,7 @@ class SandboxHostService:
         _running.add(self)
         try:
             await self._journal.open()
+            await self._parts.templates.open()
             await self._parts.keeper.open()
             await self._recovery.take_over()
             with suppress(SandlotError):  # whoever asks for a session meets it, and can ask for another storage
@@ -162,6 +168,7 @@ class SandboxHostService:
         self._events.close()
         await self._moving.settle()
         await self._importing.settle()
+        await self._templates.settle()
         await self._turns.settle()
         await self._pausing.settle()
         await self._duties.settle()
@@ -433,6 +440,28 @@ class SandboxHostService:
         self._lifecycle.check_open()
         await self._monitor.admit()
         return await self._importing.import_session(request, content)
+
+    # ---- templates ---------------------------------------------------------------------------------------------
+
+    async def list_templates(self) -> Sequence[TemplateInfo]:
+        return await self._templates.list()
+
+    async def get_template(self, name: str) -> TemplateInfo:
+        return await self._templates.get(name)
+
+    @asynccontextmanager
+    async def make_template(self, request: TemplateRequest) -> AsyncGenerator[AsyncIterator[TemplateEvent]]:
+        async with self._templates.make(request) as steps:
+            yield steps
+
+    async def tag_template(self, name: str, new_name: str) -> TemplateInfo:
+        return await self._templates.tag(name, new_name)
+
+    async def remove_template(self, name: str) -> TemplateInfo:
+        return await self._templates.remove(name)
+
+    async def prune_templates(self, budget_bytes: int) -> Sequence[TemplateInfo]:
+        return await self._templates.prune(budget_bytes)
 
     # ---- events ------------------------------------------------------------------------------------------------
 

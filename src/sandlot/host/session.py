@@ -44,6 +44,7 @@ from sandlot.model import (
     SessionNotFound,
     SessionSpec,
     SessionState,
+    Template,
     Unavailable,
     call_snapshot,
     limits,
@@ -66,11 +67,16 @@ class Wishes:
     unlimited: tuple[str, ...] = ()  # defaults that could not be enforced
     on_expiry: str = OnExpiry.DESTROY
     idle_timeout_s: float | None = None
+    cwd: str = ""  # where commands start, if the template says
 
     @classmethod
     def of(cls, spec: SessionSpec, user: str, resources: Resources, unlimited: tuple[str, ...]) -> "Wishes":
         kept = (spec.call_snapshots, resources, unlimited, spec.on_expiry, spec.idle_timeout_s)
         return cls(dict(spec.labels), dict(spec.envs), user, *kept)
+
+    def below(self, template: Template) -> "Wishes":
+        """With what the template says where the request said nothing."""
+        return replace(self, envs={**template.envs, **self.envs}, cwd=template.cwd)
 
     def to_text(self) -> str:
         return json.dumps(asdict(self))
@@ -99,7 +105,8 @@ class Session:
     ) -> None:
         self.row = row
         self.volume = volume
-        self.workspace = workspace
+        self._workspace = workspace
+        self._cwd = wishes.cwd
         self.guest: Guest | None = None
         self.on_expiry = OnExpiry(wishes.on_expiry)
         self.idle_timeout_s = wishes.idle_timeout_s
@@ -130,6 +137,15 @@ class Session:
         self.snapping = asyncio.Lock()  # calls that end together are snapshotted one after the other
         self._user = wishes.user
         self._envs: dict[str, str] = self._base_envs() | dict(wishes.envs)
+
+    @property
+    def workspace(self) -> str:
+        """Where commands start: as the template says, or where the runtime has a place for it."""
+        return self._cwd or self._workspace
+
+    @workspace.setter
+    def workspace(self, path: str) -> None:
+        self._workspace = path
 
     def _ignore(self, reason: str) -> None:
         del reason

@@ -62,6 +62,15 @@ OPEN_FILES_MAX = 1 << 20
 IO_WEIGHT_MAX = 1000
 MEMORY_OVERCOMMIT = 2.0  # what sessions may use together, in memories of the machine
 
+TEMPLATE_BYTES_MAX = 32 * GIB  # of one template, unpacked
+TEMPLATE_ENTRIES_MAX = 2_000_000
+TEMPLATE_DEPTH_MAX = 256  # levels of directories
+TEMPLATE_RATIO_MAX = 200  # bytes that come out of a compressed archive, for each that goes in
+TEMPLATES_AT_ONCE_MAX = 8  # being made
+TEMPLATE_STALL_S = 120.0  # without progress, before making a template is given up
+TEMPLATE_BLOBS_MAX = 1000  # files of an image
+TEMPLATE_TEXT_BYTES_MAX = 64 * KIB  # of variables, labels and words that a template brings
+
 TERMINATE_GRACE_S = 2.0  # between TERM and KILL
 KILL_DEADLINE_S = 10.0  # a guest that cannot end a command by then is itself at fault
 PAUSE_DRAIN_S_MAX = 3600.0  # for calls to end before a pause

@@ -17,7 +17,7 @@ from sandlot.model.errors import (
 from sandlot.model.ids import check_id, check_labels, check_session_id
 from sandlot.model.network import NetworkPolicy
 from sandlot.model.resources import Resources
-from sandlot.model.template import BUILTIN
+from sandlot.model.template import BUILTIN, check_template
 
 AUTO = "auto"
 
@@ -121,7 +121,7 @@ class SessionSpec:
             check_session_id(self.session_id)
         if self.request_id is not None:
             check_id("request", self.request_id)
-        check_id("template", self.template)
+        check_template(self.template)
         if self.snapshot is not None:
             session_id, _, name = self.snapshot.partition("/")
             check_session_id(session_id)

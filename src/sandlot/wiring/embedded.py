@@ -55,7 +55,7 @@ def build(settings: Settings, progress: Callable[[int], None] | None = None) -> 
                     NoRuntime(keeper, settings.data),
                 )
             },
-            templates=TemplateStore(settings.data, progress),
+            templates=TemplateStore(settings.data, progress, settings.space_critical),
             keeper=keeper,
             journal=Journal(settings.data / "journal.db"),
         ),

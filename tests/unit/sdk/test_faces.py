@@ -12,11 +12,13 @@ from sandlot import (
     AsyncCommands,
     AsyncFiles,
     AsyncSandbox,
+    AsyncTemplates,
     Client,
     Command,
     Commands,
     Files,
     Sandbox,
+    Templates,
 )
 
 TWINS: list[tuple[type, type]] = [
@@ -24,6 +26,7 @@ TWINS: list[tuple[type, type]] = [
     (AsyncCommands, Commands),
     (AsyncCommand, Command),
     (AsyncFiles, Files),
+    (AsyncTemplates, Templates),
 ]
 SPELLED = {"__aenter__": "__enter__", "__aexit__": "__exit__"}
 ONLY_SYNC = {"of"}  # wraps a handle of the other face

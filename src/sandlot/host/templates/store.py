@@ -1,29 +1,74 @@
-"""Finds a template by name and makes the built-in one on first need."""
+"""Finds a template by name: the built-in one, which is made on first need, or one of those that were made here."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from sandlot.host.templates.builtin import ROOT, TemplateBuildError, build, fingerprint
-from sandlot.model import BUILTIN, Template, TemplateNotFound, Unavailable
+from sandlot.host.templates.library import Kept, Library
+from sandlot.host.templates.making import Maker
+from sandlot.model import (
+    BUILTIN,
+    Conflict,
+    InvalidArgument,
+    Template,
+    TemplateInfo,
+    TemplateNotFound,
+    Unavailable,
+    is_digest,
+    limits,
+    split_name,
+)
+
+_POLL_S = 0.02
+InUse = Callable[[], Mapping[str, int]]  # how many sessions stand on each path
 
 
 class TemplateStore:
-    def __init__(self, data: Path, progress: Callable[[int], None] | None = None) -> None:
+    def __init__(
+        self, data: Path, progress: Callable[[int], None] | None = None, space_critical: float = limits.SPACE_CRITICAL
+    ) -> None:
         self._folder = data / "templates"
         self._progress = progress
         self._building = asyncio.Lock()
         self._builtin: Template | None = None
+        self._library = Library(data / "imports")
+        self.maker = Maker(self._library, space_critical)
+        # Told by the engine: who stands on what, and who is about to.
+        self.in_use: InUse = dict
+        self.creating: Callable[[], Collection[str]] = tuple
+
+    async def open(self) -> None:
+        """What an earlier engine left half made goes. Raises Unavailable."""
+        try:
+            await asyncio.to_thread(self._library.open)
+        except OSError as error:
+            raise Unavailable(
+                f"the templates cannot be read: {error.strerror}", next_step="look at the disk"
+            ) from error
 
     async def find(self, name: str) -> Template:
         """Raises TemplateNotFound, Unavailable when the built-in one cannot be made."""
-        if name != BUILTIN:
-            raise TemplateNotFound(f"there is no template {name}", next_step=f"use {BUILTIN}", template=name)
+        if split_name(name)[0] != BUILTIN:
+            kept = self._library.find(name)
+            self._library.touch(kept)
+            return _template(name if is_digest(name) else ":".join(split_name(name)), kept)
         if self._builtin is None:
             async with self._building:
                 # One look per engine: a machine that is upgraded meanwhile is seen by the next one.
                 self._builtin = self._builtin or await asyncio.to_thread(self._make_builtin)
         return self._builtin
+
+    def at(self, name: str, path: str) -> Template:
+        """The one that a session stands on."""
+        kept = self._library.at(path)
+        return Template(name, "", path) if kept is None else _template(name, kept)
+
+    def digest_at(self, path: str) -> str:
+        """Of a template that was made here; empty for others."""
+        kept = self._library.at(path)
+        return kept.metadata.digest if kept else ""
 
     def _make_builtin(self) -> Template:
         mark = fingerprint()
@@ -32,3 +77,106 @@ class TemplateStore:
         except TemplateBuildError as error:
             raise Unavailable(error.message, next_step=error.next_step) from error
         return Template(BUILTIN, made.fingerprint, str(made.path / ROOT))
+
+    # ---- those that were made here -----------------------------------------------------------------------------
+
+    def list(self) -> Sequence[TemplateInfo]:
+        in_use = self.in_use()
+        return [self.info(kept, in_use) for kept in self._library.all()]
+
+    def get(self, name: str) -> TemplateInfo:
+        """Raises TemplateNotFound."""
+        if split_name(name)[0] == BUILTIN:
+            raise TemplateNotFound(
+                f"{BUILTIN} is the machine's own /usr: it has no names and no digest",
+                next_step="`sandlot template ls` lists those that were made",
+                template=name,
+            )
+        return self.info(self._library.find(name))
+
+    def info(self, kept: Kept, in_use: Mapping[str, int] | None = None) -> TemplateInfo:
+        sessions = (self.in_use() if in_use is None else in_use).get(kept.root, 0)
+        return kept.metadata.info(self._library.names_of(kept.metadata.digest), kept.used, sessions)
+
+    async def tag(self, name: str, new_name: str) -> TemplateInfo:
+        """Raises TemplateNotFound, Unavailable."""
+        async with self._changing():
+            kept = self._library.find(name)
+            await asyncio.to_thread(self._library.name, kept, new_name)
+        return self.info(kept)
+
+    async def remove(self, name: str) -> TemplateInfo:
+        """A name of several goes alone; with the last one, or by digest, the template. Raises TemplateNotFound,
+        Conflict while a session stands on it, Unavailable."""
+        async with self._changing():
+            kept = self._library.find(name)
+            told = self.info(kept)
+            if len(told.names) > 1 and not is_digest(name):
+                await asyncio.to_thread(self._library.unname, name)
+                return told
+            if not await self._remove(kept):
+                raise Conflict(
+                    f"sessions stand on template {name}: {self.in_use().get(kept.root, 0)}",
+                    next_step="destroy them first; `sandlot ls` lists sessions",
+                    template=name,
+                )
+        return told
+
+    async def prune(self, budget_bytes: int) -> Sequence[TemplateInfo]:
+        """The least recently used go, those without a name first, until the others fit. What a session stands on stays.
+        Raises InvalidArgument, Unavailable."""
+        if budget_bytes < 0:
+            raise InvalidArgument("a budget is a number of bytes", limit="budget_bytes")
+        removed: list[TemplateInfo] = []
+        async with self._changing():
+            waiting = sorted(
+                self._library.all(), key=lambda kept: (bool(self._library.names_of(kept.metadata.digest)), kept.used)
+            )
+            total = sum(kept.metadata.size_bytes for kept in waiting)
+            for kept in waiting:
+                if total <= budget_bytes:
+                    break
+                told = self.info(kept)
+                if await self._remove(kept):
+                    removed.append(told)
+                    total -= told.size_bytes
+        return removed
+
+    async def _remove(self, kept: Kept) -> bool:
+        """Hidden first: whoever makes a session from now on does not find it, and those who have found it are waited
+        for. False when a session stands on it."""
+        if self.in_use().get(kept.root):
+            return False
+        self._library.hide(kept)
+        try:
+            before = set(self.creating())
+            async with asyncio.timeout(limits.REPEAT_DEADLINE_S):
+                while before & set(self.creating()):  # noqa: ASYNC110 - many things, each with its own end
+                    await asyncio.sleep(_POLL_S)
+            if self.in_use().get(kept.root):
+                self._library.show(kept)
+                return False
+        except BaseException as error:  # nothing was removed, then raised again
+            self._library.show(kept)
+            if isinstance(error, TimeoutError):
+                raise Unavailable("sessions are being made all the time", next_step="try again") from None
+            raise
+        await asyncio.shield(asyncio.create_task(asyncio.to_thread(self._library.remove, kept), name="remove template"))
+        return True
+
+    @asynccontextmanager
+    async def _changing(self) -> AsyncGenerator[None]:
+        async with self.maker.lock:
+            try:
+                yield
+            except OSError as error:
+                if isinstance(error, Unavailable | TemplateNotFound):
+                    raise
+                raise Unavailable(
+                    f"templates cannot be changed: {error.strerror}", next_step="look at the disk"
+                ) from error
+
+
+def _template(name: str, kept: Kept) -> Template:
+    told = kept.metadata
+    return Template(name, told.digest, kept.root, told.envs, told.user, told.cwd)

@@ -1,0 +1,135 @@
+"""Make, list, name and remove templates: what sessions start from."""
+
+import argparse
+import dataclasses
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from sandlot.cli import values
+from sandlot.cli.context import Context, Engine
+from sandlot.cli.screen import printable
+from sandlot.cli.show import ago, size_text
+from sandlot.cli.template_progress import shown
+from sandlot.model import InvalidArgument, TemplateImport, TemplateInfo, TemplateRequest
+
+USAGE = "template ls | show NAME | import PATH NAME | tag NAME NEW | rm NAME... | prune --keep SIZE"
+_DIGEST_CHARS = 19
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", metavar="ACTION", choices=tuple(_ACTIONS), help=", ".join(_ACTIONS))
+    parser.add_argument("words", metavar="WORD", nargs="*", help="what the action takes: a path, names")
+    parser.add_argument("--image", metavar="NAME", default="", help="which image, where a file holds several")
+    parser.add_argument("--keep", metavar="SIZE", help="of prune: how much templates may take, such as 20G")
+
+
+async def run(context: Context) -> int:
+    action, least, most = _ACTIONS[context.args.action]
+    count = len(context.args.words)
+    if not least <= count <= most:
+        raise InvalidArgument(f"{context.args.action} takes other words", next_step=f"usage: sandlot {USAGE}")
+    async with context.engine() as host:
+        return await action(context, host, context.args.words)
+
+
+async def make(context: Context, host: Engine, request: TemplateRequest) -> int:
+    """With its progress on the terminal."""
+    made: TemplateInfo | None = None
+    async with host.make_template(request) as steps:
+        made = await shown(steps, quiet=context.screen.as_json)
+    if context.screen.as_json:
+        context.screen.json(dataclasses.asdict(made))
+    else:
+        context.screen.line(made.digest)
+        for what, count in made.left_out.items():
+            context.screen.note(f"left out: {count:,} of the kind {what}")
+    return 0
+
+
+async def _import(context: Context, host: Engine, words: Sequence[str]) -> int:
+    return await make(context, host, TemplateImport(_absolute(words[0]), words[1], context.args.image))
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).absolute())
+
+
+async def _list(context: Context, host: Engine, _words: Sequence[str]) -> int:
+    return _table(context, await host.list_templates(), "templates")
+
+
+def _table(context: Context, templates: Sequence[TemplateInfo], word: str) -> int:
+    if context.screen.as_json:
+        context.screen.json({word: [dataclasses.asdict(template) for template in templates]})
+        return 0
+    now = time.time()
+    rows = [
+        (
+            ", ".join(template.names) or "-",
+            template.digest[:_DIGEST_CHARS],
+            size_text(template.size_bytes),
+            f"{template.entries:,}",
+            f"{ago(now - template.created)} ago",
+            f"{ago(now - template.used)} ago",
+            str(template.sessions),
+        )
+        for template in templates
+    ]
+    context.screen.table(("NAME", "DIGEST", "SIZE", "FILES", "MADE", "USED", "SESSIONS"), rows, numbers=(2, 3, 6))
+    return 0
+
+
+async def _show(context: Context, host: Engine, words: Sequence[str]) -> int:
+    template = await host.get_template(words[0])
+    if context.screen.as_json:
+        context.screen.json(dataclasses.asdict(template))
+        return 0
+    facts = [
+        ("names", ", ".join(template.names) or "none"),
+        ("digest", template.digest),
+        ("source", template.source),
+        ("size", f"{size_text(template.size_bytes)} in {template.entries:,} files"),
+        ("made", f"{ago(time.time() - template.created)} ago"),
+        ("used", f"{ago(time.time() - template.used)} ago, by {template.sessions} sessions now"),
+        ("user", template.user),
+        ("directory", template.cwd or "the workspace"),
+        ("command", " ".join((*template.entrypoint, *template.command)) or "none"),
+        *(("variable", f"{name}={value}") for name, value in template.envs.items()),
+        *(("label", f"{name}={value}") for name, value in template.labels.items()),
+        *(("left out", f"{count:,} of the kind {what}") for what, count in template.left_out.items()),
+    ]
+    for name, value in facts:
+        context.screen.line(f"{name:<10} {printable(value)}")
+    return 0
+
+
+async def _tag(context: Context, host: Engine, words: Sequence[str]) -> int:
+    template = await host.tag_template(words[0], words[1])
+    if context.screen.as_json:
+        context.screen.json(dataclasses.asdict(template))
+    return 0
+
+
+async def _remove(context: Context, host: Engine, words: Sequence[str]) -> int:
+    removed = [await host.remove_template(name) for name in words]
+    if context.screen.as_json:
+        context.screen.json({"removed": [dataclasses.asdict(template) for template in removed]})
+    return 0
+
+
+async def _prune(context: Context, host: Engine, _words: Sequence[str]) -> int:
+    if context.args.keep is None:
+        raise InvalidArgument("prune needs to know how much may stay", next_step="give --keep SIZE, such as --keep 20G")
+    return _table(context, await host.prune_templates(values.size("--keep", context.args.keep)), "removed")
+
+
+_Action = Callable[[Context, Engine, Sequence[str]], Awaitable[int]]
+_ACTIONS: dict[str, tuple[_Action, int, int]] = {
+    "ls": (_list, 0, 0),
+    "show": (_show, 1, 1),
+    "import": (_import, 2, 2),
+    "tag": (_tag, 2, 2),
+    "rm": (_remove, 1, 1000),
+    "prune": (_prune, 0, 0),
+}

@@ -1,0 +1,101 @@
+"""Templates as whoever uses the host sees them."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+
+from sandlot.host.lifecycle import Lifecycle
+from sandlot.host.parts import HostParts
+from sandlot.host.templates.library import Kept
+from sandlot.host.templates.making import Tell
+from sandlot.model import (
+    SandlotError,
+    TemplateEvent,
+    TemplateInfo,
+    TemplateRequest,
+    TemplateStep,
+    check_new_name,
+    check_template,
+    limits,
+)
+
+
+class Templates:
+    def __init__(self, lifecycle: Lifecycle, parts: HostParts) -> None:
+        self._lifecycle = lifecycle
+        self._parts = parts
+        self._store = parts.templates
+        self._store.in_use = self._standing_on
+        self._store.creating = lambda: lifecycle.creating
+        self._making: set[asyncio.Task[TemplateInfo]] = set()
+
+    def _standing_on(self) -> Counter[str]:
+        """How many sessions and waiting guests stand on each template, by its path."""
+        rows = [session.row.template_path for session in self._lifecycle.sessions()]
+        return Counter([*rows, *self._lifecycle.pool.templates()])
+
+    async def list(self) -> Sequence[TemplateInfo]:
+        self._lifecycle.check_open()
+        return self._store.list()
+
+    async def get(self, name: str) -> TemplateInfo:
+        self._lifecycle.check_open()
+        return self._store.get(check_template(name))
+
+    async def tag(self, name: str, new_name: str) -> TemplateInfo:
+        self._lifecycle.check_open()
+        return await self._store.tag(check_template(name), check_new_name(new_name))
+
+    async def remove(self, name: str) -> TemplateInfo:
+        self._lifecycle.check_open()
+        return await self._store.remove(check_template(name))
+
+    async def prune(self, budget_bytes: int) -> Sequence[TemplateInfo]:
+        self._lifecycle.check_open()
+        return await self._store.prune(budget_bytes)
+
+    @asynccontextmanager
+    async def make(self, request: TemplateRequest) -> AsyncGenerator[AsyncIterator[TemplateEvent]]:
+        self._lifecycle.check_open()
+        limits.at_most("templates at once", len(self._making) + 1, limits.TEMPLATES_AT_ONCE_MAX)
+        latest: list[TemplateStep] = []
+        news = asyncio.Event()
+
+        def tell(step: TemplateStep) -> None:
+            latest[:] = [step]  # whoever reads slowly hears of the newest
+            news.set()
+
+        task = asyncio.create_task(self._make(request, tell), name="make a template")
+        self._making.add(task)
+        task.add_done_callback(lambda _task: (self._making.discard(task), news.set()))
+        try:
+            yield _steps(task, latest, news)
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError, SandlotError):
+                await task
+
+    async def _make(self, request: TemplateRequest, tell: Tell) -> TemplateInfo:
+        return self._store.info(await self._kept(request, tell))
+
+    async def _kept(self, request: TemplateRequest, tell: Tell) -> Kept:
+        return await self._store.maker.import_path(request, tell)
+
+    async def settle(self) -> None:
+        """What is half made is given up."""
+        for task in tuple(self._making):
+            task.cancel()
+        if self._making:
+            await asyncio.wait(self._making)
+
+
+async def _steps(
+    task: "asyncio.Task[TemplateInfo]", latest: list[TemplateStep], news: asyncio.Event
+) -> AsyncIterator[TemplateEvent]:
+    while not task.done():
+        await news.wait()
+        news.clear()
+        while latest:
+            yield latest.pop()
+    yield await task
