@@ -105,6 +105,7 @@ def write_imports(module: ast.Module, body: str) -> list[str]:
         "from sandlot.sdk.files import AsyncFiles",
         "from sandlot.sdk.sandbox import AsyncSandbox",
         "from sandlot.sdk.templates import AsyncTemplates, OnStep",
+        "from sandlot.sdk.building import OnLine",
     ]
     for node in module.body:
         if isinstance(node, ast.ImportFrom):

@@ -11,9 +11,13 @@ from sandlot.cli.context import Context, Engine
 from sandlot.cli.screen import printable
 from sandlot.cli.show import ago, size_text
 from sandlot.cli.template_progress import shown
-from sandlot.model import InvalidArgument, TemplateImport, TemplateInfo, TemplateRequest
+from sandlot.model import InvalidArgument, TemplateImport, TemplateInfo, TemplatePull, TemplateRequest, TemplateSnapshot
+from sandlot.sdk.building import OnLine, build
 
-USAGE = "template ls | show NAME | import PATH NAME | tag NAME NEW | rm NAME... | prune --keep SIZE"
+USAGE = (
+    "template ls | show NAME | import PATH NAME | pull IMAGE NAME | create NAME --from ID/SNAPSHOT | build DIR NAME | "
+    "tag NAME NEW | rm NAME... | prune --keep SIZE"
+)
 _DIGEST_CHARS = 19
 
 
@@ -21,6 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", metavar="ACTION", choices=tuple(_ACTIONS), help=", ".join(_ACTIONS))
     parser.add_argument("words", metavar="WORD", nargs="*", help="what the action takes: a path, names")
     parser.add_argument("--image", metavar="NAME", default="", help="which image, where a file holds several")
+    parser.add_argument("--from", dest="source", metavar="ID/SNAPSHOT", help="of create: a session, and a point of it")
+    parser.add_argument("--auth-file", metavar="FILE", default="", help="of pull: credentials, as docker keeps them")
+    parser.add_argument("--insecure", action="store_true", help="of pull: without TLS")
+    parser.add_argument("--file", metavar="FILE", help="of build: the build file (default: Dockerfile in DIR)")
+    parser.add_argument("--arg", metavar="KEY=VALUE", action="append", default=[], help="of build; can be repeated")
     parser.add_argument("--keep", metavar="SIZE", help="of prune: how much templates may take, such as 20G")
 
 
@@ -49,6 +58,32 @@ async def make(context: Context, host: Engine, request: TemplateRequest) -> int:
 
 async def _import(context: Context, host: Engine, words: Sequence[str]) -> int:
     return await make(context, host, TemplateImport(_absolute(words[0]), words[1], context.args.image))
+
+
+async def _pull(context: Context, host: Engine, words: Sequence[str]) -> int:
+    args = context.args
+    return await make(context, host, TemplatePull(words[0], words[1], args.auth_file, args.insecure))
+
+
+async def _create(context: Context, host: Engine, words: Sequence[str]) -> int:
+    session_id, slash, snapshot = (context.args.source or "").partition("/")
+    if not slash:
+        raise InvalidArgument("create needs a point of a session", next_step="give --from ID/SNAPSHOT")
+    return await make(context, host, TemplateSnapshot(session_id, snapshot, words[0]))
+
+
+async def _build(context: Context, host: Engine, words: Sequence[str]) -> int:
+    given = values.pairs("--arg", context.args.arg)
+    made = await build(host, words[0], words[1], context.args.file, given, _sayer(context))
+    if context.screen.as_json:
+        context.screen.json(dataclasses.asdict(made))
+    else:
+        context.screen.line(made.digest)
+    return 0
+
+
+def _sayer(context: Context) -> OnLine | None:
+    return None if context.screen.as_json else lambda line: context.screen.note(printable(line))
 
 
 def _absolute(path: str) -> str:
@@ -129,6 +164,9 @@ _ACTIONS: dict[str, tuple[_Action, int, int]] = {
     "ls": (_list, 0, 0),
     "show": (_show, 1, 1),
     "import": (_import, 2, 2),
+    "pull": (_pull, 2, 2),
+    "create": (_create, 1, 1),
+    "build": (_build, 2, 2),
     "tag": (_tag, 2, 2),
     "rm": (_remove, 1, 1000),
     "prune": (_prune, 0, 0),

@@ -301,7 +301,7 @@ class Lifecycle:
     ) -> Session:
         """A session whose files come from elsewhere, marked until all that belongs to it is recorded."""
         self._admit(session_id)
-        self._creating.add(session_id)
+        self.creating.add(session_id)
         try:
             self._admission.expect(session_id, wishes.resources, self._held())
             vessel = await self._vessels.begin(*parts, wishes.resources)
@@ -314,7 +314,7 @@ class Lifecycle:
             made = replace(self._make_row(session_id, spec, wishes, vessel), changing=IMPORTING)
             return await self._board(made, wishes, vessel)
         finally:
-            self._creating.remove(session_id)
+            self.creating.remove(session_id)
             self._admission.arrived(session_id)
 
     async def _board(self, row: SessionRow, wishes: Wishes, vessel: Vessel) -> Session:

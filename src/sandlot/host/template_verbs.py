@@ -1,20 +1,35 @@
 """Templates as whoever uses the host sees them."""
 
 import asyncio
+import os
+import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
+from sandlot.host.kernel import mount_layers
 from sandlot.host.lifecycle import Lifecycle
 from sandlot.host.parts import HostParts
 from sandlot.host.templates.library import Kept
 from sandlot.host.templates.making import Tell
+from sandlot.host.templates.metadata import Metadata
+from sandlot.host.vessels import DEFAULT_USER
 from sandlot.model import (
+    CapabilityNotSupported,
     SandlotError,
+    SnapshotNotFound,
+    TemplateConfig,
     TemplateEvent,
+    TemplateImport,
     TemplateInfo,
+    TemplatePull,
     TemplateRequest,
+    TemplateSnapshot,
     TemplateStep,
+    Unavailable,
     check_new_name,
     check_template,
     limits,
@@ -80,7 +95,39 @@ class Templates:
         return self._store.info(await self._kept(request, tell))
 
     async def _kept(self, request: TemplateRequest, tell: Tell) -> Kept:
-        return await self._store.maker.import_path(request, tell)
+        match request:
+            case TemplateImport():
+                return await self._store.maker.import_path(request, tell)
+            case TemplatePull():
+                return await self._store.puller.pull(request, tell)
+            case TemplateSnapshot():
+                return await self._from_snapshot(request, tell)
+
+    async def _from_snapshot(self, request: TemplateSnapshot, tell: Tell) -> Kept:
+        session = self._lifecycle.find(request.session_id)
+        start = session.find_snapshot(request.snapshot)
+        if start is None:
+            raise SnapshotNotFound(
+                f"session {request.session_id} has no snapshot {request.snapshot}",
+                next_step="`sandlot log` shows a history",
+            )
+        if not session.row.template_path:
+            raise CapabilityNotSupported(
+                f"the runtime {session.row.runtime} has no root of its own", next_step="use the runtime `namespaces`"
+            )
+        below = Path(session.row.template_path)
+        kept = self._store.kept_at(session.row.template_path)
+        told = _told(request, kept)
+        base = (below, kept.metadata.digest) if kept else None
+        async with self._parts.storages[session.row.storage].showing(None, start.point) as shown:
+            try:
+                fd = await asyncio.to_thread(mount_layers, [*shown.new, below])
+            except OSError as error:
+                raise Unavailable(f"the snapshot cannot be read: {error.strerror}") from error
+            try:
+                return await self._store.maker.copy(fd, told, request.name, tell, base)
+            finally:
+                os.close(fd)
 
     async def settle(self) -> None:
         """What is half made is given up."""
@@ -88,6 +135,19 @@ class Templates:
             task.cancel()
         if self._making:
             await asyncio.wait(self._making)
+
+
+def _told(request: TemplateSnapshot, kept: Kept | None) -> Metadata:
+    """As the request says, or as the template that the session stands on."""
+    source = f"snapshot {request.session_id}/{request.snapshot}"
+    config: dict[str, Any]
+    if request.config is not None:
+        config = asdict(request.config)
+    elif kept is not None:
+        config = {name: getattr(kept.metadata, name) for name in TemplateConfig.__dataclass_fields__}
+    else:
+        config = {"user": DEFAULT_USER}
+    return Metadata(digest="", source=source, created=time.time(), size_bytes=0, entries=0, **config)
 
 
 async def _steps(

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sandlot.model.errors import InvalidArgument
-from sandlot.model.ids import check_id
+from sandlot.model.ids import check_id, check_session_id
 
 BUILTIN = "builtin"
 LATEST = "latest"  # the tag of a name that has none
@@ -66,7 +66,50 @@ class TemplateImport:
             raise InvalidArgument("the path of an import is an absolute path of the host")
 
 
-TemplateRequest = TemplateImport
+@dataclass(frozen=True, slots=True)
+class TemplatePull:
+    """From a registry, by the OCI distribution protocol: the image for this machine."""
+
+    reference: str  # HOST[:PORT]/REPOSITORY[:TAG][@DIGEST]
+    name: str
+    auth_file: str = ""  # of the host, as `docker login` writes it
+    insecure: bool = False  # without TLS, which is only done on loopback otherwise
+
+    def __post_init__(self) -> None:
+        check_new_name(self.name)
+        if not self.reference or len(self.reference) > 1000 or not self.reference.isprintable():
+            raise InvalidArgument("a reference is HOST/REPOSITORY:TAG")
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateConfig:
+    """What commands of its sessions get."""
+
+    user: str = ""
+    cwd: str = ""
+    envs: Mapping[str, str] = field(default_factory=dict[str, str])
+    entrypoint: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateSnapshot:
+    """From a snapshot of a session: all of its files, those of its template included."""
+
+    session_id: str
+    snapshot: str  # its name, or the number of a turn
+    name: str = ""  # empty: it has a digest only
+    config: TemplateConfig | None = None  # None: as the template that the session stands on
+
+    def __post_init__(self) -> None:
+        check_session_id(self.session_id)
+        check_id("snapshot", self.snapshot)
+        if self.name:
+            check_new_name(self.name)
+
+
+TemplateRequest = TemplateImport | TemplatePull | TemplateSnapshot
 TemplateEvent = TemplateStep | TemplateInfo  # how far it is, and last what was made
 
 

@@ -30,10 +30,12 @@ from sandlot.model import (
     SessionInfo,
     SessionState,
     Snapshot,
+    TemplateInfo,
     TreeTally,
     Turn,
     limits,
 )
+from sandlot.sdk.building import OnLine
 from sandlot.sdk.client import Client, default_client
 from sandlot.sdk.commands import AsyncCommand, AsyncCommands, OnOutput
 from sandlot.sdk.content import Content, Readable
@@ -678,6 +680,43 @@ class Templates:
         says which one, where there are several; `on_step` hears how far it is. When this returns it is durable. Raises
         InvalidArgument with the reason when it is broken, hostile or too large."""
         return self._inner.client.portal.run(self._inner.import_path(path, name, image=image, on_step=on_step))
+
+    def pull(
+        self,
+        reference: str,
+        name: str,
+        *,
+        auth_file: str | os.PathLike[str] = "",
+        insecure: bool = False,
+        on_step: OnStep | None = None,
+    ) -> TemplateInfo:
+        """The image for this machine from a registry: HOST/REPOSITORY:TAG or HOST/REPOSITORY@DIGEST. `auth_file` is as
+        `docker login` writes it. `insecure` goes without TLS, which is only done on loopback otherwise. Raises
+        NotFound, PermissionDenied, InvalidArgument with the reason when the image cannot be taken, Unavailable."""
+        return self._inner.client.portal.run(
+            self._inner.pull(reference, name, auth_file=auth_file, insecure=insecure, on_step=on_step)
+        )
+
+    def from_snapshot(
+        self, sandbox_id: str, snapshot: str, name: str, *, on_step: OnStep | None = None
+    ) -> TemplateInfo:
+        """All files of a sandbox at a snapshot, or at a turn, those of its template included. Raises SessionNotFound,
+        SnapshotNotFound, CapabilityNotSupported."""
+        return self._inner.client.portal.run(self._inner.from_snapshot(sandbox_id, snapshot, name, on_step=on_step))
+
+    def build(
+        self,
+        context: str | os.PathLike[str],
+        name: str,
+        *,
+        file: str | os.PathLike[str] | None = None,
+        args: Mapping[str, str] | None = None,
+        on_line: OnLine | None = None,
+    ) -> TemplateInfo:
+        """From a build file, which is `Dockerfile` in the directory `context` unless `file` says otherwise: FROM (a
+        template that is there), RUN, COPY, ENV, WORKDIR, USER, CMD, ENTRYPOINT, LABEL, ARG. Steps that were done before
+        are not done again. `on_line` hears what is done. Raises InvalidArgument, which names the line."""
+        return self._inner.client.portal.run(self._inner.build(context, name, file=file, args=args, on_line=on_line))
 
     def tag(self, name: str, new_name: str) -> TemplateInfo:
         """Give it another name, too. Raises TemplateNotFound."""

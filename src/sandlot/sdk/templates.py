@@ -2,10 +2,18 @@
 
 import builtins
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from sandlot.model import TemplateImport, TemplateInfo, TemplateRequest, TemplateStep
+from sandlot.model import (
+    TemplateImport,
+    TemplateInfo,
+    TemplatePull,
+    TemplateRequest,
+    TemplateSnapshot,
+    TemplateStep,
+)
+from sandlot.sdk.building import OnLine, build
 from sandlot.sdk.client import Client, default_client, in_portal
 
 
@@ -44,6 +52,44 @@ class AsyncTemplates:
         says which one, where there are several; `on_step` hears how far it is. When this returns it is durable. Raises
         InvalidArgument with the reason when it is broken, hostile or too large."""
         return await self._make(TemplateImport(_absolute(path), name, image), on_step)
+
+    @in_portal
+    async def pull(
+        self,
+        reference: str,
+        name: str,
+        *,
+        auth_file: str | os.PathLike[str] = "",
+        insecure: bool = False,
+        on_step: OnStep | None = None,
+    ) -> TemplateInfo:
+        """The image for this machine from a registry: HOST/REPOSITORY:TAG or HOST/REPOSITORY@DIGEST. `auth_file` is as
+        `docker login` writes it. `insecure` goes without TLS, which is only done on loopback otherwise. Raises
+        NotFound, PermissionDenied, InvalidArgument with the reason when the image cannot be taken, Unavailable."""
+        return await self._make(TemplatePull(reference, name, os.fspath(auth_file), insecure), on_step)
+
+    @in_portal
+    async def from_snapshot(
+        self, sandbox_id: str, snapshot: str, name: str, *, on_step: OnStep | None = None
+    ) -> TemplateInfo:
+        """All files of a sandbox at a snapshot, or at a turn, those of its template included. Raises SessionNotFound,
+        SnapshotNotFound, CapabilityNotSupported."""
+        return await self._make(TemplateSnapshot(sandbox_id, snapshot, name), on_step)
+
+    @in_portal
+    async def build(
+        self,
+        context: str | os.PathLike[str],
+        name: str,
+        *,
+        file: str | os.PathLike[str] | None = None,
+        args: Mapping[str, str] | None = None,
+        on_line: OnLine | None = None,
+    ) -> TemplateInfo:
+        """From a build file, which is `Dockerfile` in the directory `context` unless `file` says otherwise: FROM (a
+        template that is there), RUN, COPY, ENV, WORKDIR, USER, CMD, ENTRYPOINT, LABEL, ARG. Steps that were done before
+        are not done again. `on_line` hears what is done. Raises InvalidArgument, which names the line."""
+        return await build(await self._client.host(), context, name, file, args or {}, on_line)
 
     async def _make(self, request: TemplateRequest, on_step: OnStep | None) -> TemplateInfo:
         async with (await self._client.host()).make_template(request) as steps:

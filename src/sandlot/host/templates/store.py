@@ -8,6 +8,7 @@ from pathlib import Path
 from sandlot.host.templates.builtin import ROOT, TemplateBuildError, build, fingerprint
 from sandlot.host.templates.library import Kept, Library
 from sandlot.host.templates.making import Maker
+from sandlot.host.templates.pulling import Puller
 from sandlot.model import (
     BUILTIN,
     Conflict,
@@ -35,6 +36,7 @@ class TemplateStore:
         self._builtin: Template | None = None
         self._library = Library(data / "imports")
         self.maker = Maker(self._library, space_critical)
+        self.puller = Puller(self.maker, data / "imports" / "blobs")
         # Told by the engine: who stands on what, and who is about to.
         self.in_use: InUse = dict
         self.creating: Callable[[], Collection[str]] = tuple
@@ -43,6 +45,7 @@ class TemplateStore:
         """What an earlier engine left half made goes. Raises Unavailable."""
         try:
             await asyncio.to_thread(self._library.open)
+            await asyncio.to_thread(self.puller.sweep)
         except OSError as error:
             raise Unavailable(
                 f"the templates cannot be read: {error.strerror}", next_step="look at the disk"
@@ -65,10 +68,9 @@ class TemplateStore:
         kept = self._library.at(path)
         return Template(name, "", path) if kept is None else _template(name, kept)
 
-    def digest_at(self, path: str) -> str:
-        """Of a template that was made here; empty for others."""
-        kept = self._library.at(path)
-        return kept.metadata.digest if kept else ""
+    def kept_at(self, path: str) -> Kept | None:
+        """One that was made here."""
+        return self._library.at(path)
 
     def _make_builtin(self) -> Template:
         mark = fingerprint()

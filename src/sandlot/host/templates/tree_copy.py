@@ -135,11 +135,11 @@ class TreeCopy:
             os.link(first, path, src_dir_fd=self._target, dst_dir_fd=self._target, follow_symlinks=False)
             self._note("h", path, found, first)
             return
-        if found.st_nlink > 1 and self._base is None:
-            self._linked[key] = path
         if self._base is not None and self._link_base(path, found):
             self._note("b", path, found)
             return
+        if found.st_nlink > 1:
+            self._linked[key] = path
         self._note("f", path, found, self._copy(path, found))
 
     def _link_base(self, path: str, found: os.stat_result) -> bool:
