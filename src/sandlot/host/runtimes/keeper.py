@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 
 from sandlot.host.runtimes import frames
-from sandlot.host.runtimes.descendants import Descendants
 from sandlot.host.runtimes.groups import Group, Groups
 from sandlot.host.runtimes.link import GuestLink
 from sandlot.model import CapabilityNotSupported, DeadlineExceeded, Resources, Unavailable, limits
@@ -164,13 +163,9 @@ class Keeper:
                     raise
         raise AssertionError("unreachable")
 
-    def group(self, name: str) -> Group | Descendants:
-        """All processes of a guest. Raises Unavailable when it is gone, CapabilityNotSupported where a confined one has
-        no control group."""
-        link = self.link(name)
-        if self._guests[name].runtime == "none" and not self.groups.is_ready:
-            return Descendants(link.pid, self._data / "run" / f"stopped-{name}")
-        return self.groups.find(name, link.pid, partial(self.show, name))
+    def group(self, name: str) -> Group:
+        """All processes of a guest. Raises Unavailable when it is gone, CapabilityNotSupported without groups."""
+        return self.groups.find(name, self.link(name).pid, partial(self.show, name))
 
     async def show(self, name: str, resources: Resources) -> None:
         """Let a guest that has begun see what its limits leave of the machine."""
@@ -229,7 +224,6 @@ class Keeper:
             for fd in (*own, *(stale.fds if stale else ())):
                 os.close(fd)
         self.groups.remove(name)
-        (self._data / "run" / f"stopped-{name}").unlink(missing_ok=True)
 
     async def _end_alone(self, line: int, pidfd: int, *, confined: bool) -> None:
         ended: asyncio.Future[None] = self._loop.create_future()

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from sandlot.contracts.runtime import Group, Guest, StartPlan, Tree
 from sandlot.contracts.storage import Volume
+from sandlot.host.runtimes.descendants import Descendants
 from sandlot.host.runtimes.keeper import Keeper
 from sandlot.host.storage.canonical import WORKSPACE
 from sandlot.model import Capability, Probe, Resources, Unavailable
@@ -65,7 +66,12 @@ class NoRuntime:
         return self._keeper.names()
 
     def group(self, name: str) -> Group:
-        return self._keeper.group(name)
+        if self._keeper.groups.is_ready:
+            return self._keeper.group(name)
+        return Descendants(self._keeper.link(name).pid, self._stopped(name))
+
+    def _stopped(self, name: str) -> Path:
+        return self._data / "run" / f"stopped-{name}"
 
     async def swap(self, plan: StartPlan) -> None:
         """Whoever worked in it was ended before; who comes now finds the other files under the same path."""
@@ -73,8 +79,8 @@ class NoRuntime:
 
     async def stop(self, name: str) -> None:
         await self._keeper.stop(name)
-        with suppress(FileNotFoundError):
-            (self._links / name).unlink()
+        for path in (self._links / name, self._stopped(name)):
+            path.unlink(missing_ok=True)
 
     def _point(self, volume: Volume) -> None:
         """Whoever looks meanwhile sees the old files or the new ones."""
