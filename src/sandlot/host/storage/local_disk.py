@@ -90,6 +90,8 @@ class LocalDiskStorage:
 
     async def create(self, name: str, point: str = "", disk_bytes: int | None = None) -> Volume:
         assert disk_bytes is None, "directories have no limit, and say so"
+        if point:
+            self._path(point)  # before anything is made
         self._make(check_id("volume", name))
         if point:
             await self._fill(name, point)
@@ -124,6 +126,7 @@ class LocalDiskStorage:
         return Taken(point, volume)
 
     async def restore(self, volume: Volume, point: str) -> Volume:
+        self._path(point)  # before anything is made
         fresh = _new_id("d-")
         self._make(fresh)
         await self._fill(fresh, point)

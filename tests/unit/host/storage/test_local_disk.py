@@ -9,7 +9,7 @@ import pytest
 
 from sandlot.host.storage import copying
 from sandlot.host.storage.local_disk import LocalDiskStorage
-from sandlot.model import Capability, CapabilityNotSupported, Conflict, NotFound
+from sandlot.model import Capability, CapabilityNotSupported, Conflict, InvalidArgument, NotFound
 
 
 async def opened(data: Path) -> LocalDiskStorage:
@@ -112,6 +112,9 @@ async def test_what_is_not_there_is_told(tmp_path: Path) -> None:
         lambda: storage.restore(volume, "p-00"),
         lambda: storage.usage("p-00"),
     ]
+    for wrong in ("", "../v-1", "p-1/../v-1", "\0"):
+        with pytest.raises(InvalidArgument):
+            await storage.restore(volume, wrong)
     for verb in verbs:
         with pytest.raises(NotFound):
             await verb()  # pyright: ignore[reportGeneralTypeIssues] - each is a coroutine of its own type
