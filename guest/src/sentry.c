@@ -70,14 +70,22 @@ static bool make_devices(void) {
            mount("shm", DEV "/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777,size=64m") == 0;
 }
 
+/* It cannot be mounted read-only here. What root of the session breaks of it is made anew for the next program. */
+static bool devices_are_whole(void) {
+    struct stat null;
+    return lstat(DEV "/null", &null) == 0 && S_ISCHR(null.st_mode) && (null.st_mode & 0777) == 0666;
+}
+
 int sentry_prepare(void) {
     struct statfs info;
     if (!is_on) return 0;
     if (statfs(SENTRY_ROOT "/proc", &info) < 0) return errno;
-    if (info.f_type == PROC_SUPER_MAGIC) return 0;
+    bool is_mounted = info.f_type == PROC_SUPER_MAGIC;
+    if (is_mounted && devices_are_whole()) return 0;
     mode_t mask = umask(0);
+    if (is_mounted) (void)umount2(DEV, MNT_DETACH);
     /* /proc comes last: it is what is looked for. */
-    bool made = make_devices() && mount("proc", SENTRY_ROOT "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) == 0;
+    bool made = make_devices() && (is_mounted || mount("proc", SENTRY_ROOT "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) == 0);
     umask(mask);
     return made ? 0 : errno;
 }

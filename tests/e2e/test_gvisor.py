@@ -37,6 +37,7 @@ from tests.conftest import clean_up, run
 NO_RUNSC = "runsc is not installed: `make setup` as root installs it"
 pytestmark = [pytest.mark.root, pytest.mark.skipif(shutil.which("runsc") is None, reason=NO_RUNSC)]
 FAILS_WITHIN_S = 2.0
+_UNTIL_CLOCK = "until test -e clock; do sleep 0.05; done"
 
 
 @pytest.fixture
@@ -161,6 +162,7 @@ async def test_turns_forks_and_comparisons(host: SandboxHostService) -> None:
     ) as stream:
         async for _started in stream:
             break
+    await sh(host, session_id, _UNTIL_CLOCK)
     assert (await host.turn_complete(TurnRequest(session_id))).number == 3
     first = await read(host, session_id, "clock")
     async with asyncio.timeout(30):
@@ -229,7 +231,7 @@ async def test_a_pause_stops_everything_and_destroying_leaves_nothing(
     async with host.call(CallRequest(session_id, ("sh", "-c", script), detach=True)) as stream:
         async for _started in stream:
             break
-    await asyncio.sleep(0.2)
+    await sh(host, session_id, _UNTIL_CLOCK)
     parts = processes(settings.data)
     root = Path(f"/proc/{parts['run']}/cwd/cur/workspace/clock")
     paused = await host.pause(PauseRequest(session_id))
@@ -257,6 +259,10 @@ async def test_a_session_cannot_end_its_pid_one_nor_hang_it(host: SandboxHostSer
     with pytest.raises(SandlotError, match="user"):
         await run(host, CallRequest(session_id, ("true",), user="user", timeout_s=20))
     assert await sh(host, session_id, "rm /etc/passwd; mv /etc/kept /etc/passwd; echo alive", "0") == "alive\n"
+    await sh(host, session_id, "chmod 0 /dev/null; rm /dev/zero /dev/shm -rf || :", "0")
+    assert (
+        await sh(host, session_id, "echo x > /dev/null; head -c 1 /dev/zero | wc -c; ls -d /dev/shm") == "1\n/dev/shm\n"
+    )
     for path in ("/proc/version", "/dev/null", "/proc/new"):
         with pytest.raises(SandlotError):
             await write(host, session_id, path, "x")

@@ -16,6 +16,7 @@ from tests.performance.commands import measure_command, measure_parallel, measur
 from tests.performance.density import measure_density
 from tests.performance.diffs import measure_diffs
 from tests.performance.engine import Bench
+from tests.performance.gvisor import measure_gvisor
 from tests.performance.neighbours import measure_neighbours
 from tests.performance.pausing import measure_pausing
 from tests.performance.peers import measure_peers
@@ -40,6 +41,7 @@ SECTIONS: Mapping[str, Callable[[Bench], Awaitable[None]]] = {
     "rate": measure_rate,
     "density": measure_density,
     "neighbours": measure_neighbours,
+    "gvisor": measure_gvisor,
 }
 
 

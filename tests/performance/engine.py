@@ -49,13 +49,14 @@ class Bench:
         return Rounds(count, warm_up=max(2, count // 10))
 
     @asynccontextmanager
-    async def engine(self, warm_pool: int = 0) -> AsyncGenerator[SandboxHostService]:
+    async def engine(self, warm_pool: int = 0, runtime: str = "") -> AsyncGenerator[SandboxHostService]:
         """Whatever happens inside, its sessions are destroyed behind it."""
         self._prepare_template()
         environment = {
             "SANDLOT_DATA_DIR": str(self.data),
             "SANDLOT_KEEPER": str(self.program),
             "SANDLOT_WARM_POOL": str(warm_pool),
+            "SANDLOT_RUNTIME": runtime,
         }
         async with build(load(environment)) as host:
             try:

@@ -20,7 +20,16 @@ _OWN_TIME = "priorities are gVisor's own, and change nothing on the machine"
 ROWS: Mapping[str, Mapping[str, str]] = {
     "gvisor": {
         **dict.fromkeys(("node in shm", "nodes on the root", "/dev", "new file in /dev", "remove from /dev"), _OWN_DEV),
-        **dict.fromkeys(("give a file to the host's root", "give a file to a host id", "files of nobody"), _OWN_IDS),
+        **dict.fromkeys(
+            (
+                "give a file to the host's root",
+                "give a file to a host id",
+                "files of nobody",
+                "other people's ids",
+                "ids of the host",
+            ),
+            _OWN_IDS,
+        ),
         **dict.fromkeys(("attribute user.overlay.opaque", "program with CAP_SYS_ADMIN"), _NO_XATTR),
         **dict.fromkeys(
             ("setns to the own namespace", "raise max_user_namespaces", "kernel addresses", "ipc of others"), _LESS
@@ -45,7 +54,7 @@ ROWS: Mapping[str, Mapping[str, str]] = {
             _OWN_PROC,
         ),
         **dict.fromkeys(("host paths in mountinfo", "mounts and their options"), _OWN_MOUNTS),
-        **dict.fromkeys(("powers of root", "powers of a user"), _FEWER),
+        **dict.fromkeys(("powers of root", "powers of a user", "leave a chroot"), _FEWER),
         **dict.fromkeys(
             ("powers by sudo", "powers by a setuid program", "mount by sudo", "Dirty COW", "Dirty Pipe"), _NO_SETUID
         ),

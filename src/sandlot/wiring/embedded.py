@@ -50,7 +50,7 @@ def build(settings: Settings, progress: Callable[[int], None] | None = None) -> 
                         settings.data,
                         settings.runsc,
                         settings.gvisor_platform,
-                        settings.keeper.with_name("sandlot-preload.so"),
+                        settings.preload,
                     ),
                     NoRuntime(keeper, settings.data),
                 )

@@ -257,6 +257,11 @@ class GvisorRuntime:
             return ""
         layer = self._data / "run" / "preload"
         library = layer / "usr" / "lib" / "sandlot" / "no-automount.so"
+        if not self._preload.is_file():
+            raise CapabilityNotSupported(
+                "the library that this gVisor needs is missing from this install",
+                next_step="install gcc and libc6-dev, then run `make guest`",
+            )
         if not library.exists() or library.stat().st_size != self._preload.stat().st_size:
             make_layer(layer, library, self._preload)
         return str(layer)
