@@ -86,7 +86,7 @@ async def test_a_host_that_is_not_well_fills_no_pool(settings: Settings) -> None
         assert (await host.health()).status is HealthStatus.UNHEALTHY
         with pytest.raises(HostUnhealthy):
             await host.create(SessionSpec())
-        pool = host._lifecycle._pool  # pyright: ignore[reportPrivateUsage] - nobody else has it
+        pool = host._lifecycle.pool  # pyright: ignore[reportPrivateUsage] - nobody else has it
         async with asyncio.timeout(20):
             while pool._filling:  # pyright: ignore[reportPrivateUsage]  # noqa: ASYNC110 - as above
                 await asyncio.sleep(0.01)
