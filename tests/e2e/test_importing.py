@@ -171,8 +171,10 @@ async def test_a_manifest_is_not_believed(host: SandboxHostService, where: str, 
 async def test_a_history_is_not_believed(host: SandboxHostService, what: str) -> None:
     manifest = manifest_of(await make(host))
     known: dict[str, Any] = manifest[what][0]
-    for change in [{name: value} for name in known for value in ("../x", -1, None, [], {})]:
-        forged = plain(json.loads(json.dumps(manifest))) | {what: [known | change]}
+    wrong: tuple[Any, ...] = ("../x", -1, None, [], {})
+    for name, value in itertools.product(known, wrong):
+        forged: dict[str, Any] = plain(json.loads(json.dumps(manifest)))
+        forged[what] = [{**known, name: value}]
         if what == "turns":
             forged["session"]["last_turn"] = 1
         with contextlib.suppress(SandlotError):
