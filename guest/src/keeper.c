@@ -452,7 +452,7 @@ static int small_root(void) {
 
 /* runsc is pid 1 of a pid namespace, so that its end is the end of all that it started. */
 static void start_runsc(const struct ask *ask, struct root_plan *plan, const char *config, char **words) {
-    enum { NAMESPACES = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS };
+    enum { APART = CLONE_NEWNET + CLONE_NEWIPC, NAMESPACES = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWUTS | APART };
     int ends[2], pidfd = -1;
     if (prepare_confinement() < 0) return no(ask, errno, "prepare confinement (root is needed)");
     static struct layers layers;
