@@ -25,6 +25,7 @@ from tests.performance.report import Report
 from tests.performance.sdk import measure_sdk
 from tests.performance.sessions import measure_burst, measure_create, measure_rate
 from tests.performance.turns import measure_turns
+from tests.performance.zfs import measure_zfs
 
 FOLDER = Path(__file__).parents[2] / "build" / "bench"
 PEERS = "peers"
@@ -32,6 +33,7 @@ SECTIONS: Mapping[str, Callable[[Bench], Awaitable[None]]] = {
     "command": measure_command,
     "sdk": measure_sdk,
     "turns": measure_turns,
+    "zfs": measure_zfs,
     "pausing": measure_pausing,
     "diffs": measure_diffs,
     "create": measure_create,

@@ -25,7 +25,7 @@ from sandlot.model import (
     StorageHealth,
     limits,
 )
-from sandlot.model.health import ONLINE, judge, worst
+from sandlot.model.health import DEGRADED, ONLINE, judge, worst
 
 _log = logging.getLogger("sandlot.host")
 _FREE_SPACE = "destroy sessions or delete snapshots that nobody needs, or give the data directory a larger disk"
@@ -140,8 +140,9 @@ class HealthMonitor:
         found: list[HealthReason] = []
         for name, told in storages:
             if told.state != ONLINE:
+                status = HealthStatus.DEGRADED if told.state == DEGRADED else HealthStatus.UNHEALTHY
                 message = f"the storage {name} is not well: {told.state}"
-                found.append(HealthReason("storage", HealthStatus.UNHEALTHY, 1.0, 1.0, message, "run `sandlot doctor`"))
+                found.append(HealthReason("storage", status, 1.0, 1.0, message, "run `sandlot doctor`"))
             space = f"the disk of the storage {name} is full"
             found += judge("space", told.space.capacity, warn, critical, space, _FREE_SPACE)
             inodes = f"the inodes of the storage {name} are used up"

@@ -1,7 +1,6 @@
 """How sessions come to be, end, and are found again after a restart."""
 
 import asyncio
-import math
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import suppress
@@ -20,7 +19,7 @@ from sandlot.host.journal_writer import JournalError
 from sandlot.host.listing import list_sessions
 from sandlot.host.output import remove_outputs
 from sandlot.host.parts import HostParts, HostSettings
-from sandlot.host.pool import WarmPool
+from sandlot.host.pool import WarmPool, can_be_limited
 from sandlot.host.reasons import LimitWatch
 from sandlot.host.repeats import Repeats, Verb
 from sandlot.host.session import Session, Wishes, no_session
@@ -258,8 +257,7 @@ class Lifecycle:
         else:
             template = await self._template(spec.template, runtime)
             waiting = None
-            # A guest is born with the most that it can have.
-            if (resources.pids or math.inf) <= (self._settings.resources.pids or math.inf):
+            if can_be_limited(storage, self._settings.resources, resources):
                 waiting = self.pool.take(storage, runtime, template)
             vessel = waiting or await self._vessels.begin(storage, runtime, template, resources)
         user = spec.user or ((template.user or DEFAULT_USER) if Capability.USERS in have else "")

@@ -1,16 +1,26 @@
 """Guests that wait for a session: started on the built-in template, with an empty volume and nothing run in them."""
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from sandlot.contracts.runtime import Runtime
 from sandlot.contracts.storage import Storage
 from sandlot.host.background import Background
+from sandlot.host.storage.lacks import SHRINKING
 from sandlot.host.vessels import Vessel
-from sandlot.model import SandlotError, Template
+from sandlot.model import Resources, SandlotError, Template
 
 _REFILL_AFTER_S = 0.05
+
+
+def can_be_limited(storage: Storage, usual: Resources, wanted: Resources) -> bool:
+    """Whether what waits can become what is wanted. A guest is born with the most that it can have; a volume that
+    cannot shrink is born as large as it is."""
+    if SHRINKING in storage.lacks and wanted.disk_bytes != usual.disk_bytes:
+        return False
+    return (wanted.pids or math.inf) <= (usual.pids or math.inf)
 
 
 class WarmPool:

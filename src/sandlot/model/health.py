@@ -43,6 +43,7 @@ class StorageHealth:
 
 
 ONLINE = "online"
+DEGRADED = "degraded"  # it works, with less to fall back on
 
 
 @dataclass(frozen=True, slots=True)

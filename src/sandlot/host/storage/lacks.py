@@ -16,9 +16,11 @@ LAYERS: Mapping[str, str] = {
     "living-processes": "a snapshot while processes live copies what was written since the last one without",
 }
 
+SHRINKING = "shrinking"
+
 ZFS: Mapping[str, str] = {
     "freed-space": "where a volume is an image, what its session deletes stays allocated in the pool for the volume",
-    "shrinking": "the limit of a volume can be raised, and not lowered",
+    SHRINKING: "the limit of a volume can be raised, and not lowered",
 }
 
 BTRFS: Mapping[str, str] = {

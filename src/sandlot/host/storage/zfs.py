@@ -67,7 +67,7 @@ class ZfsStorage:
         self._uses: Counter[str] = Counter()
         self._held: Counter[str] = Counter()
         self._making: set[str] = set()
-        self._shown: dict[str, str] = {}  # points that are mounted to be read, and as what
+        self._carriers: set[str] = set()  # datasets that nobody needs, with snapshots in them that someone does
         self._bases = asyncio.Lock()
         self._sweeping = asyncio.Lock()
         self._figures: tuple[float, Mapping[str, Mapping[str, str]]] | None = None
@@ -83,20 +83,16 @@ class ZfsStorage:
             return Probe(self.name, False, "zfs is not installed", INSTALL)
         if os.geteuid() != 0:
             return Probe(self.name, False, "zfs needs root", "run as root")
-        if self.is_attached:
-            return Probe(self.name, True)
-        try:
-            await self._in_time(zfs_daemon.ensure)
-            await self._zfs.pools()
-        except SandlotError as error:
-            return Probe(self.name, False, error.message, error.next_step or INSTALL)
-        return Probe(self.name, True)
+        trouble = await asyncio.to_thread(zfs_daemon.trouble)
+        return Probe(self.name, not trouble, trouble, INSTALL if trouble else "")
 
     async def attach(self) -> None:
         probe = await self.probe()
         if not probe.ready:
             raise CapabilityNotSupported(probe.reason, next_step=probe.next_step)
         await self._in_time(zfs_daemon.ensure)
+        if not await self._place.is_there():
+            await self._in_time(self._mounts.drop_all)  # nobody serves them any more
         await self._place.find()
         await self._in_time(self._mounts.prepare)
         await self._load()
@@ -243,7 +239,12 @@ class ZfsStorage:
                 limit="disk_bytes",
             )
         if size > self._sizes.get(name, 0):
-            await self._in_time(lambda: zfs_images.grow(self._mounts.point(name), size))
+            if not await self._in_time(lambda: zfs_images.grow(self._mounts.point(name), size)):
+                raise CapabilityNotSupported(
+                    "this engine may not make filesystems larger",
+                    next_step="run it with CAP_SYS_RESOURCE, or make a session with the larger limit",
+                    limit="disk_bytes",
+                )
             await self._zfs.set(self._dataset(name), _BYTES, str(size))
             self._sizes[name] = size
 
@@ -323,49 +324,81 @@ class ZfsStorage:
         await self.sweep()
 
     async def sweep(self) -> None:
-        if not self._place.name or all(map(self._is_needed, self._sizes)):
+        if not self._place.name or all(map(self._is_settled, self._sizes)):
             return
         async with self._sweeping:
+            gone = 0
             for point in [name for name in self._owners if not self._is_needed(name)]:
-                await self._remove_point(point)
-            for name in [name for name in self._sizes if name not in self._owners and not self._is_needed(name)]:
-                await self._remove_dataset(name)
+                gone += await self._remove_point(point)
+            while True:
+                needless = [name for name in self._sizes if name not in self._owners and not self._is_needed(name)]
+                wanted = [name for name in needless if gone or name not in self._carriers]
+                gone = sum([await self._remove_dataset(name) for name in wanted])
+                if not gone:
+                    return  # what is left carries something, or is in use
 
-    async def _remove_point(self, point: str) -> None:
-        """What holds it or was made from it keeps it, until that goes."""
+    def _is_settled(self, name: str) -> bool:
+        return self._is_needed(name) or name in self._carriers
+
+    async def _remove_point(self, point: str) -> bool:
+        """What holds it or was made from it keeps it until that goes; then ZFS removes it by itself."""
         try:
             await self._zfs.destroy_snapshot(self._full(point), later=True)
         except NotFound:
             pass
         except SandlotError as error:
             _log.warning("snapshot %s cannot be removed now: %s", point, error.message)
-            return
+            return False
         self._sizes.pop(point, None)
         self._owners.pop(point, None)
         self._uses.pop(point, None)
+        return True
 
-    async def _remove_dataset(self, name: str) -> None:
+    async def _remove_dataset(self, name: str) -> bool:
         try:
             await self._in_time(lambda: self._mounts.close(name))
-        except (Unavailable, DeadlineExceeded) as error:
-            _log.debug("volume %s is in use: %s", name, error.message)
-            return
-        try:
-            await self._zfs.destroy(self._dataset(name))
+            try:
+                await self._zfs.destroy(self._dataset(name))
+            except Conflict:
+                if not await self._hand_over(name):
+                    self._carriers.add(name)
+                    return False
+                await self._zfs.destroy(self._dataset(name))
         except NotFound:
             pass
         except SandlotError as error:
             _log.debug("volume %s cannot be removed now: %s", name, error.message)
-            return
+            return False
         self._sizes.pop(name, None)
         self._uses.pop(name, None)
+        self._carriers.discard(name)
+        return True
+
+    async def _hand_over(self, name: str) -> bool:
+        """Snapshots that nobody asks for any more, to the newest dataset that was made from one of them. So what
+        outlives its origin does not drag it along. Not where one is asked for, or held by someone."""
+        sessions = f"{self._place.name}/{self._settings.sessions}"
+        found = await self._zfs.properties(sessions, ("origin", "userrefs"))
+        prefix = f"{self._dataset(name)}@"
+        snapshots = [full for full in found if full.startswith(prefix)]
+        held = [full for full in snapshots if found[full]["userrefs"] not in ("0", "-")]
+        if held:
+            _log.info("volume %s stays, because %s is held (`zfs holds`)", name, held[0])
+        if held or any(full.removeprefix(prefix) in self._owners for full in snapshots):
+            return False
+        heirs = {values["origin"]: full for full, values in found.items() if values["origin"].startswith(prefix)}
+        for full in reversed(snapshots):
+            if full in heirs:
+                await self._zfs.promote(heirs[full])
+                return True
+        return False
 
     async def missing(self, text: str) -> Sequence[str]:
         return [] if text in self._sizes else [text]
 
     async def strays(self, needed: Iterable[str]) -> Sequence[str]:
         known = set(needed)
-        return sorted(name for name in self._sizes if name not in known and not self._is_needed(name))
+        return sorted(name for name in self._sizes if name not in known and not self._is_settled(name))
 
     async def remove_stray(self, name: str) -> None:
         if not self._is_needed(check_id("volume", name)):

@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mappin
 from dataclasses import dataclass
 from pathlib import Path
 
+from sandlot.host.storage import zfs_daemon
 from sandlot.host.storage import zfs_words as words
 from sandlot.host.storage.zfs_words import DatasetInfo, PoolStatus, SnapshotInfo, Space
 from sandlot.model import CapabilityNotSupported, DeadlineExceeded, NotFound, Unavailable
@@ -28,6 +29,9 @@ _PLACES = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PAUSE_S = 0.002
 _MOUNT_LOCK = "/run/sandlot-zfs-mounts.lock"
 _MOUNTING = frozenset({"create", "clone", "mount", "import", "export", "destroy", "rollback", "receive"})
+# zfs-fuse waits for every disk of the machine before it destroys something; what it destroys does not need that.
+_SYNCING = frozenset({"destroy", "rollback"})
+_WITHOUT_SYNC = zfs_daemon.without_sync()
 _ENVIRONMENT = {"PATH": _PLACES, "LC_ALL": "C", "TZ": "UTC"}
 INSTALL = "install zfsutils-linux with its kernel module, or zfs-fuse"
 
@@ -159,7 +163,8 @@ class ZfsManager:
         await self._run("zpool", "create", *options, words.check_pool(pool), *kind, *map(words.check_path, devices))
 
     async def destroy_pool(self, pool: str) -> None:
-        await self._run("zpool", "destroy", "-f", words.check_pool(pool))
+        """Not by force: that tears connections of zfs-fuse away under files that are open, and it never ends then."""
+        await self._run("zpool", "destroy", words.check_pool(pool))
 
     async def import_pool(self, pool: str, folder: str) -> None:
         words.check_pool(pool)
@@ -282,7 +287,14 @@ class ZfsManager:
         pipe = asyncio.subprocess.PIPE
         try:
             child = await asyncio.create_subprocess_exec(
-                path, *arguments, stdin=pipe, stdout=pipe, stderr=pipe, env=_ENVIRONMENT, start_new_session=True
+                path,
+                *arguments,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=pipe,
+                env=_ENVIRONMENT,
+                start_new_session=True,
+                preexec_fn=_WITHOUT_SYNC if arguments[0] in _SYNCING and os.geteuid() == 0 else None,
             )
         except OSError as error:
             raise Unavailable(f"{program} cannot be run: {error.strerror}") from error

@@ -19,7 +19,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 from sandlot.model import Unavailable
@@ -59,6 +59,14 @@ def can_carry(pid: int) -> bool:
     with contextlib.suppress(OSError):
         return _FILTERED in Path(f"/proc/{pid}/status").read_text()
     return False
+
+
+def trouble() -> str:
+    """Why a daemon could not be had, found out without starting one. Empty: it could."""
+    if program() is None:
+        loaded = Path("/sys/module/zfs").is_dir()
+        return "" if loaded else "the kernel has no module zfs, and there is no program zfs-fuse"
+    return "" if Path("/dev/fuse").exists() else "there is no /dev/fuse"
 
 
 def ensure() -> int:
@@ -177,14 +185,23 @@ def _filter() -> bytes:
     return b"".join(struct.pack("=HBBI", *step) for step in steps)
 
 
-def _become(words: list[str]) -> None:
+def without_sync() -> Callable[[], None]:
+    """Made before, called in a process that is about to become another: its `sync` then does nothing."""
     libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(_PR_SET_IO_FLUSHER, 1, 0, 0, 0)  # kernels before 5.6 do not know it
     code = _filter()
     buffer = ctypes.create_string_buffer(code, len(code))
     head = ctypes.create_string_buffer(struct.pack("@HP", len(code) // 8, ctypes.addressof(buffer)))
-    if libc.prctl(_PR_SET_SECCOMP, _MODE_FILTER, head, 0, 0):
-        raise OSError(ctypes.get_errno(), "seccomp")
+
+    def apply() -> None:
+        if libc.prctl(_PR_SET_SECCOMP, _MODE_FILTER, head, 0, 0) and buffer:
+            raise OSError(ctypes.get_errno(), "seccomp")
+
+    return apply
+
+
+def _become(words: list[str]) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_IO_FLUSHER, 1, 0, 0, 0)  # kernels before 5.6 do not know it
+    without_sync()()
     os.execv(words[0], words)
 
 

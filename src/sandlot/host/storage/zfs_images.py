@@ -128,18 +128,16 @@ def _ask(mount: Path, request: int) -> None:
         os.close(fd)
 
 
-def grow(mount: Path, size: int) -> None:
+def grow(mount: Path, size: int) -> bool:
+    """While it is in use. False: the kernel does not let us."""
     fd = os.open(mount, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.ioctl(fd, _RESIZE, struct.pack("=Q", size // _BLOCK))
+        return True
+    except PermissionError:
+        return False
     finally:
         os.close(fd)
-
-
-def size_of(image_or_mount: Path) -> int:
-    """Of a mounted filesystem, with what it needs itself: the block count of its first block is not told otherwise."""
-    told = os.statvfs(image_or_mount)
-    return told.f_blocks * told.f_frsize
 
 
 def mounts_below(folder: Path) -> dict[str, str]:

@@ -75,6 +75,11 @@ class Mounts:
             _unmount_answered(path, number)
         images.remove_point(path)
 
+    def drop_all(self) -> None:
+        """After the daemon that served them died."""
+        for path in sorted(self.found(), reverse=True):
+            images.unmount(Path(path))
+
     def drop(self, name: str) -> None:
         """Mounts that are dead: whatever they were, it does not come back."""
         for path in (self.point(name), self.dataset(name)):

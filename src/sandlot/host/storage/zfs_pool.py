@@ -9,9 +9,10 @@ from pathlib import Path
 from sandlot.host.storage.zfs_commands import ZfsManager
 from sandlot.host.storage.zfs_words import PoolState, Space
 from sandlot.model import NotFound, PoolSpace, Share, StorageHealth, Unavailable
-from sandlot.model.health import ONLINE
+from sandlot.model.health import DEGRADED, ONLINE
 
 _LOOK_S = 1.0  # how long what a pool told is believed: asking costs more than most of what is done with it
+_STATES = {PoolState.ONLINE: ONLINE, PoolState.DEGRADED: DEGRADED}
 _BYTES_MIN, _SHARE = 512 << 20, 0.5
 
 
@@ -39,6 +40,10 @@ class ZfsPool:
     @property
     def is_own(self) -> bool:
         return not self._settings.pool
+
+    async def is_there(self) -> bool:
+        name = self._name_file.read_text().strip() if self.was_used() else self.name
+        return name in await self._zfs.pools()
 
     async def find(self) -> None:
         """Import it where it is not, make it where there is none. Raises Unavailable."""
@@ -88,7 +93,7 @@ class ZfsPool:
     async def health(self) -> StorageHealth:
         """Raises Unavailable where it is gone."""
         space = await self._space()
-        state = ONLINE if space.state is PoolState.ONLINE else space.state.value
+        state = _STATES.get(space.state, f"the pool {self.name} is {space.state.value}")
         told = PoolSpace(space.size, space.allocated, space.free, space.capacity, space.fragmentation)
         return StorageHealth(state, told, Share(0, 0))
 

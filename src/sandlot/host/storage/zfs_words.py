@@ -200,7 +200,7 @@ def read_table(text: str, columns: int) -> list[list[str]]:
 
 _CLASSES: Sequence[tuple[tuple[str, ...], type[SandlotError], str]] = (
     (("no such pool", "does not exist", "no pools available", "could not find"), NotFound, ""),
-    (("already exists", "is already mounted"), Conflict, ""),
+    (("already exists", "' exists", "is already mounted"), Conflict, ""),
     (("has dependent clones", "has children"), Conflict, "what was made from it must go first"),
     (("is busy", "resource busy", "device busy", "target is busy"), Conflict, "someone uses it; try again later"),
     (("permission denied", "operation not permitted", "must be root"), PermissionDenied, "run as root"),
