@@ -52,11 +52,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _is_chosen(item: pytest.Item) -> bool:
-    """On `layers` everything is run; on the others what is marked `every_storage`, unless all is asked for."""
+    """On `layers` everything is run; on the others what is marked `every_storage`, unless all is asked for. On zfs each
+    step is a command: there the mark must say `slow`."""
     callspec = getattr(item, "callspec", None)
     name = callspec.params.get("storage", "layers") if callspec else "layers"
     options = item.config.getoption("--all-storages") or item.config.getoption("--storage")
-    return bool(options) or name == "layers" or item.get_closest_marker("every_storage") is not None
+    marker = item.get_closest_marker("every_storage")
+    is_marked = marker is not None and (name != "zfs" or bool(marker.kwargs.get("slow")))
+    return bool(options) or name == "layers" or is_marked
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -106,7 +109,7 @@ def settings(data_dir: Path, request: pytest.FixtureRequest) -> Iterator[Setting
     environment = {**os.environ, **(storages.ENVIRONMENT if name else {})}
     yield load({**environment, "SANDLOT_DATA_DIR": str(data_dir), "SANDLOT_STORAGE": name, "SANDLOT_RUNTIME": ""})
     if name:
-        assert storages.machine(data_dir) == set(), "an engine that was closed left something of the machine"
+        assert storages.left_of_machine(data_dir) == set(), "an engine that was closed left something of the machine"
 
 
 async def clean_up(host: SandboxHostService) -> None:

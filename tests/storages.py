@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import subprocess
 import tempfile
+import time
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -15,12 +16,18 @@ from sandlot.wiring.embedded import build
 
 NAMES = ("layers", "btrfs", "zfs", "local-disk")
 # So that a test has snapshots where they are an option, and a pool of a size that costs nothing.
-ENVIRONMENT: Mapping[str, str] = {"SANDLOT_LOCAL_DISK_SNAPSHOTS": "on", "SANDLOT_BTRFS_BYTES": "2G"}
+ENVIRONMENT: Mapping[str, str] = {
+    "SANDLOT_LOCAL_DISK_SNAPSHOTS": "on",
+    "SANDLOT_BTRFS_BYTES": "2G",
+    "SANDLOT_ZFS_BYTES": "4G",
+}
 _PATIENCE_S = 60
+_MOMENT_S = 10
 _FOLDERS = {
     "layers": "volumes",
     "btrfs": "btrfs/volumes",
     "local-disk": "local-disk/volumes",
+    "zfs": "mounts/images",
 }  # below the data directory: where volumes and points are entries
 
 
@@ -62,6 +69,14 @@ async def nothing_left(host: SandboxHostService, data: Path, name: str) -> None:
         assert asyncio.get_running_loop().time() < give_up, left
         await part.sweep()
         await asyncio.sleep(0.02)
+
+
+def left_of_machine(data: Path) -> set[str]:
+    """The same, when it had a moment: a filesystem goes when the last root of a guest has been dropped."""
+    give_up = time.monotonic() + _MOMENT_S
+    while (found := machine(data)) and time.monotonic() < give_up:
+        time.sleep(0.05)
+    return found
 
 
 def machine(data: Path) -> set[str]:

@@ -70,7 +70,7 @@ async def committed(host: SandboxHostService, after: int) -> int:
                 return now
 
 
-@pytest.mark.every_storage
+@pytest.mark.every_storage(slow=True)
 async def test_a_database_is_whole_in_every_snapshot(
     host: SandboxHostService, storage: str, pytestconfig: pytest.Config
 ) -> None:

@@ -155,7 +155,7 @@ def test_every_storage_tells_the_same(data_dir: Path, pytestconfig: pytest.Confi
             same()
         finally:
             runner.run(end())
-    assert storages.machine(data_dir) == set()
+    assert storages.left_of_machine(data_dir) == set()
 
 
 async def test_a_difference_would_be_seen(host: SandboxHostService) -> None:

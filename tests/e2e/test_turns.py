@@ -59,7 +59,7 @@ async def changes(host: SandboxHostService, request: DiffRequest) -> list[Change
         return [change async for batch in batches for change in batch]
 
 
-@pytest.mark.every_storage
+@pytest.mark.every_storage(slow=True)
 async def test_a_rollback_restores_everything(host: SandboxHostService) -> None:
     """Workspace and root, additions, changes and removals; the same id goes on."""
     session_id = await make(host)

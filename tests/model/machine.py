@@ -460,7 +460,7 @@ class HostAndShadow(RuleBasedStateMachine):
             self.run(storages.nothing_left(self.host, self.data, self.storage))
         finally:
             self.run(self.host.close())
-            assert storages.machine(self.data) == set()
+            assert storages.left_of_machine(self.data) == set()
             self.runner.close()
             (self.data / "templates").unlink()
             shutil.rmtree(self.folder)

@@ -3,12 +3,14 @@
 
 import asyncio
 import secrets
+from collections.abc import Mapping
 
 from sandlot.conformance.checks import Broken, Check, Stage, equal, expect
 from sandlot.model import CallRequest, Capability, Resources, SnapshotRequest
 
 MIB = 1 << 20
 _SNAPSHOTS = (Capability.SNAPSHOTS,)
+_LOOKS, _LOOK_S = 10, 0.3
 
 
 async def hard_links(stage: Stage) -> None:
@@ -80,6 +82,18 @@ async def template_links(stage: Stage) -> None:
     equal((ran.text, ran.result.exit_code), ("changed", 0))
 
 
+async def freed_space(stage: Stage) -> None:
+    """What a session deletes is not counted any more, a moment later."""
+    before = await _used(stage)
+    await stage.sh(f"head -c {16 * MIB} /dev/urandom > a; sync -f .; rm a; sync -f .")
+    grown = 0
+    for _ in range(_LOOKS):
+        if (grown := await _used(stage) - before) < 8 * MIB:
+            return
+        await asyncio.sleep(_LOOK_S)
+    raise Broken(f"{grown} bytes are kept of 16 MiB that were deleted")
+
+
 async def limit_counts_history(stage: Stage) -> None:
     """What older snapshots keep does not count towards the limit of a session."""
     other = await stage.another(resources=Resources(disk_bytes=48 * MIB))
@@ -123,8 +137,16 @@ PLAIN_CHECKS: tuple[Check[Stage], ...] = (
         Check(run, _SNAPSHOTS)
         for run in (hard_links, inode_numbers, mapped_readers, first_write, full_copies, living_processes)
     ),
+    Check(freed_space),
     Check(template_links, (Capability.OWN_ROOT, Capability.USERS)),
     Check(limit_counts_history, (Capability.SNAPSHOTS, Capability.LIMIT_DISK)),
 )
 # Of every storage: the kernel stacks its volumes over the template.
 OF_ROOTS = {"template_links": "a hard link to a file of the template breaks when one of its names is written"}
+# By runtime and check: what is not the storage's. An entry whose check passes fails the run.
+OF_RUNTIMES: Mapping[str, Mapping[str, str]] = {
+    "gvisor": {
+        "files_are_those_of_a_filesystem": "gVisor counts the holes of a file among what it takes on disk",
+        "every_kind_of_file_is_kept": "gVisor has no extended attributes of users",
+    },
+}

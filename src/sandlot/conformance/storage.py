@@ -1,10 +1,11 @@
 """What every storage does with the files of a session. It talks to a `Host`, so the same suite runs at every depth."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Set as AbstractSet
 
 from sandlot.conformance.checks import Broken, Check, Outcome, Stage, conform, equal, expect, read_until
-from sandlot.conformance.plain import OF_ROOTS, PLAIN_CHECKS
+from sandlot.conformance.plain import OF_ROOTS, OF_RUNTIMES, PLAIN_CHECKS
 from sandlot.conformance.volumes import VOLUME_CHECKS, conform_volumes
 from sandlot.contracts import Host, Storage
 from sandlot.model import (
@@ -12,6 +13,7 @@ from sandlot.model import (
     Change,
     ChangeKind,
     DiffRequest,
+    Finding,
     ForkRequest,
     Resources,
     RollbackRequest,
@@ -22,6 +24,7 @@ from sandlot.model import (
 )
 
 MIB = 1 << 20
+_LOOKS, _LOOK_S = 20, 0.3
 # Everything that can be seen of a tree, but the sizes of directories, which are the filesystem's own.
 _LOOK = (
     r"find . -mindepth 1 \( -type d -printf '%P %y %m %U %G %T@\n' -o -printf '%P %y %m %U %G %T@ %s %n %l\n' \)"
@@ -323,12 +326,29 @@ async def a_turn_counts_its_changes(stage: Stage) -> None:
 async def space_is_told(stage: Stage) -> None:
     """A snapshot tells how much space it needs, and a session how much it has taken."""
     session_id = stage.session.session_id
-    await sh(stage, f"head -c {4 * MIB} /dev/urandom > a; sync a")
-    used = (await stage.host.get(session_id)).space_used or 0
-    expect(3.5 * MIB < used < 8 * MIB, f"the session needs {used} bytes for 4 MiB")
+    before = (await stage.host.get(session_id)).space_used or 0
+
+    async def enough(told: Callable[[], Awaitable[int]]) -> int:
+        """Figures may be a moment old."""
+        found = 0
+        for _ in range(_LOOKS):
+            if (found := await told()) > 3.5 * MIB:
+                break
+            await asyncio.sleep(_LOOK_S)
+        return found
+
+    async def grown() -> int:
+        return ((await stage.host.get(session_id)).space_used or 0) - before
+
+    async def taken() -> int:
+        return (await stage.host.list_snapshots(session_id))[0].space_bytes or 0
+
+    await sh(stage, f"head -c {4 * MIB} /dev/urandom > a; sync -f .")
+    used = await enough(grown)
+    expect(3.5 * MIB < used < 8 * MIB, f"the session needs {used} bytes more after 4 MiB were written")
     await turn(stage)
-    (shot,) = await stage.host.list_snapshots(session_id)
-    expect(3.5 * MIB < (shot.space_bytes or 0) < 8 * MIB, f"its snapshot needs {shot.space_bytes} bytes for 4 MiB")
+    kept = await enough(taken)
+    expect(3.5 * MIB < kept < before + 8 * MIB, f"its snapshot needs {kept} bytes, with 4 MiB that were written")
 
 
 async def what_is_deleted_leaves_the_others(stage: Stage) -> None:
@@ -353,8 +373,15 @@ async def nothing_is_left_behind(stage: Stage) -> None:
     await back(stage, shot, keep=False)
     for one in (children[0], stage, children[1]):
         await stage.host.destroy(one.session.session_id)
-    audit = await stage.host.audit()
-    equal([finding for finding in audit.findings if "files" in finding.kind], [])
+    left: list[Finding] = []
+    for _ in range(_LOOKS):  # what was released is removed behind the answer
+        left = [finding for finding in (await stage.host.audit()).findings if "files" in finding.kind]
+        if not left:
+            return
+        # What the kernel held for a moment longer goes with the next session.
+        await stage.host.destroy((await stage.another()).session.session_id)
+        await asyncio.sleep(_LOOK_S)
+    raise Broken(f"nobody needs it: {left}")
 
 
 # ---- limits --------------------------------------------------------------------------------------------------------
@@ -379,7 +406,12 @@ async def the_limit_holds_after_a_rollback(stage: Stage) -> None:
     shot = await turn(other)
     await other.sh(f"head -c {2 * _DISK} /dev/urandom > big; sync -f .")
     await back(other, shot)
-    equal(await sh(other, "ls; cat a; echo more >> a; cat a"), "a\nbegun\nbegun\nmore\n")
+    equal(await sh(other, "ls; cat a"), "a\nbegun\n")
+    for _ in range(_LOOKS):  # what was given up counts a moment longer where history counts
+        if (await other.sh("echo more > b")).result.exit_code == 0:
+            break
+        await asyncio.sleep(_LOOK_S)
+    equal(await sh(other, "echo more > b; cat b"), "more\n")
     await other.sh(f"head -c {2 * _DISK} /dev/urandom > big; sync -f .")
     size = int(await sh(other, "stat -c %s big"))
     expect(size <= _DISK + MIB, f"{size} bytes fit into {_DISK} after a rollback")
@@ -444,18 +476,23 @@ STORAGE_CHECKS: tuple[Check[Stage], ...] = (
 
 
 async def conform_storage(
-    host: Host, runtime: str, storage: Storage, have: frozenset[Capability]
+    host: Host, runtime: str, storage: Storage, have: frozenset[Capability], only: frozenset[str] | None = None
 ) -> AsyncIterator[Outcome]:
-    """Sessions on this storage and runtime, then the storage alone. `have`: what such sessions can do. What the storage
-    says that it lacks deviates, by the name of the check."""
-    lacks = OF_ROOTS | {name.replace("-", "_"): reason for name, reason in storage.lacks.items()}
+    """Sessions on this storage and runtime, then the storage alone. `have`: what such sessions can do; `only`: the
+    checks of these names. What the storage says that it lacks deviates, by the name of the check."""
+    lacks = {**OF_ROOTS, **OF_RUNTIMES.get(runtime, {})}
+    lacks |= {name.replace("-", "_"): reason for name, reason in storage.lacks.items()}
+    if only is not None:
+        lacks = _named(lacks, only)
     alone = _named(lacks, {check.name for check in VOLUME_CHECKS})
     rest = {name: reason for name, reason in lacks.items() if name not in alone}
-    async for outcome in conform(host, runtime, STORAGE_CHECKS, rest, storage.name, have):
+    sessions = tuple(check for check in STORAGE_CHECKS if only is None or check.name in only)
+    async for outcome in conform(host, runtime, sessions, rest, storage.name, have):
         yield outcome
-    async for outcome in conform_volumes(storage, VOLUME_CHECKS, alone):
+    volumes = tuple(check for check in VOLUME_CHECKS if only is None or check.name in only)
+    async for outcome in conform_volumes(storage, volumes, alone):
         yield outcome
 
 
-def _named(lacks: Mapping[str, str], names: set[str]) -> dict[str, str]:
+def _named(lacks: Mapping[str, str], names: AbstractSet[str]) -> dict[str, str]:
     return {name: reason for name, reason in lacks.items() if name in names}

@@ -44,6 +44,7 @@ class Forks:
                     at = await self._turns.under_way.unbroken(self._snapshot(session, own))
                 with self._parts.storages[session.row.storage].holding(at.point):
                     await self._fork_at(session, at, request, made)
+                self._lifecycle.sweep()  # it may have been released meanwhile
             except BaseException as error:  # noqa: BLE001 - all or none: undone, then raised again
                 await asyncio.shield(self._undo(session, own, made))
                 raise _first(error) from None

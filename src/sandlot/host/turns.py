@@ -193,6 +193,7 @@ class Turns:
         parent = session.snapshots.get(row.parent or "")
         sight = changes.Sight(session.start_plan().template, session.workspace)
         held = ExitStack()  # from now on: both points may be removed before the counting begins
+        held.callback(self._lifecycle.sweep)  # last: what was released meanwhile has waited for this
         held.enter_context(self._storage(session).holding(row.point, parent.point if parent else ""))
         session.counting.add(held)
         held.callback(session.counting.discard, held)
