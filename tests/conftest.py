@@ -16,6 +16,7 @@ from sandlot.host.templates.builtin import fingerprint
 from sandlot.model import CallOutput, CallRequest, CallResult, SessionFilter, Stream
 from sandlot.wiring.embedded import build
 from tests import storages
+from tests.scratch import close_scratch, open_scratch
 
 NO_ROOT = "needs root: namespaces, mounts and ids of others"
 CAP_SYS_ADMIN = 21
@@ -30,13 +31,23 @@ def is_root() -> bool:
     return bool(int(effective, 16) >> CAP_SYS_ADMIN & 1)
 
 
+_scratch: list[Path] = []
+
+
 def pytest_configure() -> None:
     """A run that was started in the background inherits ignored signals, and so would the programs that tests end."""
+    _scratch.extend(filter(None, [open_scratch()]))
     ends = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL, signal.SIGTERM: signal.SIG_DFL}
     for number, action in ends.items():
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, action)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ends)
+
+
+def pytest_unconfigure() -> None:
+    for scratch in _scratch:
+        for mount in close_scratch(scratch):
+            print(f"still mounted at the end: {mount}")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
