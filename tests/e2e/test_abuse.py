@@ -206,7 +206,7 @@ async def test_users_and_directories(host: SandboxHostService, session: str) -> 
         ({"template": "other"}, TemplateNotFound),
         ({"resources": Resources(cpus=60000)}, InvalidArgument),
         ({"resources": Resources(memory_bytes=1 << 60)}, HostFull),
-        ({"resources": Resources(disk_bytes=1 << 30)}, CapabilityNotSupported),
+        ({"resources": Resources(disk_bytes=1 << 30), "storage": "layers"}, CapabilityNotSupported),
         ({"resources": Resources(pids=5), "runtime": "none"}, CapabilityNotSupported),
         ({"network": NetworkPolicy(NetworkMode.ALLOW_LIST, ("example.org",))}, CapabilityNotSupported),
         ({"secrets": {"A": "b"}}, CapabilityNotSupported),

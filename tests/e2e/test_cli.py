@@ -233,7 +233,7 @@ def test_errors(sandlot: Program, session: str) -> None:
         ("--allow example.org", "network"),
         ("--secret KEY=VALUE", "secrets"),
         ("--port 8080", "ports"),
-        ("--disk 1G", "limit_disk"),
+        ("--disk 1G --storage layers", "limit_disk"),
     ],
 )
 def test_what_cannot_be_had_is_refused_and_nothing_is_made(sandlot: Program, words: str, capability: str) -> None:

@@ -165,7 +165,7 @@ def test_wrong_requests_on_a_terminal(sandlot: Program, start: Start) -> None:
         (["gone"], 125, b"there is no session gone"),
         (["one", "--memory", "1G"], 2, b"--memory is for a new session"),
         (["one", "--timeout", "1h"], 2, b"--timeout is for a new session"),
-        (["--disk", "1G"], 125, b"limit_disk"),
+        (["--disk", "1G", "--storage", "layers"], 125, b"limit_disk"),
         (["--cwd", "/gone"], 2, b"is destroyed"),
         (["--"], 2, b"no command behind"),
     ):

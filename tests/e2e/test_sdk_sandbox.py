@@ -113,7 +113,7 @@ def test_limits_of_a_sandbox_and_of_a_command(walled: Client) -> None:
 
 UNLIMITED: list[dict[str, Any]] = [{"cpus": 0.5}, {"memory_bytes": 1 << 30}, {"pids": 100}, {"open_files": 100}]
 UNABLE: list[dict[str, Any]] = [
-    {"disk_bytes": 1 << 30},
+    {"disk_bytes": 1 << 30, "storage": "layers"},
     {"network": NetworkPolicy(NetworkMode.ALLOW_LIST, ("example.org",))},
     {"secrets": {"KEY": "value"}},
     {"ports": [8080]},

@@ -89,6 +89,8 @@ def limits_text(session: SessionInfo) -> str:
         name: size_text(value) if name.endswith("_bytes") else f"{value:g}"
         for name, value in session.resources.to_data().items()
     }
+    if session.history_counts:
+        held["disk_bytes"] += " (history counts)"
     told = [f"{name.removesuffix('_bytes')}={value}" for name, value in held.items()]
     return " ".join((*told, *(f"{name}=not enforceable here" for name in session.unlimited))) or "none"
 

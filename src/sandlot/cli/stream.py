@@ -181,6 +181,8 @@ def report(screen: Screen, session_id: str, result: CallResult, sink: Sink) -> i
         screen.note("the session was out of memory: `--memory` gives more")
     if result.limit is LimitHit.PIDS:
         screen.note("the session had as many processes as it may: `--pids` gives more")
+    if result.limit is LimitHit.DISK:
+        screen.note("the session had used up its disk: `--disk` gives more, and deleting snapshots makes room")
     if result.truncated:
         screen.note("it printed more than --output-max; the rest was dropped")
     return result.exit_code

@@ -54,6 +54,15 @@ class Volumes(Protocol):
         Unavailable."""
         ...
 
+    def roomy(self, volume: Volume) -> AbstractAsyncContextManager[None]:
+        """Inside, a root can be assembled on a volume although it has reached its limit. Nothing of its session runs
+        meanwhile. Raises Unavailable."""
+        ...
+
+    def is_full(self, volume: Volume) -> bool:
+        """Whether its limit has left it no room. Cheap; where it cannot be told, no."""
+        ...
+
     async def open(self, name: str, state: str) -> Volume:
         """A volume that was created before. Raises NotFound."""
         ...

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TypeVar
 
 from sandlot.contracts.runtime import Runtime
@@ -51,11 +52,26 @@ class Choices:
         self._found: dict[tuple[str, str], str] = {}
         self._probing = asyncio.Lock()
 
-    async def storage(self, asked: str = AUTO) -> Storage:
-        """Attached. Raises InvalidArgument for an unknown name, CapabilityNotSupported, Unavailable."""
-        found = await self._choose("storage", asked, self._default_storage, self.storages, tuple(self.storages))
+    async def storage(self, asked: str = AUTO, disk_bytes: int | None = None) -> Storage:
+        """Attached. With a limit of the disk `auto` takes the first that is ready and can hold it, if there is one.
+        Raises InvalidArgument for an unknown name, CapabilityNotSupported, Unavailable."""
+        found = await self._find_storage(asked, limited=disk_bytes is not None)
         await self.storages.attach(found.name)
         return found
+
+    async def capabilities(self) -> frozenset[Capability]:
+        """What a session can ask for that leaves the choice to the host."""
+        have = session_capabilities(await self.runtime(), await self.storage())
+        limits_disk = Capability.LIMIT_DISK in (await self._find_storage(AUTO, limited=True)).capabilities
+        return have | {Capability.LIMIT_DISK} if limits_disk else have
+
+    async def _find_storage(self, asked: str, *, limited: bool) -> Storage:
+        able = tuple(name for name, one in self.storages.items() if Capability.LIMIT_DISK in one.capabilities)
+        chosen = self._default_storage if asked == AUTO else asked
+        if limited and chosen == AUTO and able:
+            with suppress(CapabilityNotSupported):  # then the wish is refused, by its name
+                return await self._choose("limited storage", AUTO, AUTO, self.storages, able)
+        return await self._choose("storage", asked, self._default_storage, self.storages, tuple(self.storages))
 
     async def runtime(self, asked: str = AUTO) -> Runtime:
         """Raises InvalidArgument for an unknown name, CapabilityNotSupported for one that does not work here."""

@@ -105,6 +105,7 @@ class HealthMonitor:
                     await self._stopped.wait()
                     return
             except TimeoutError:
+                await self._parts.storages.find_again()
                 health = await self.health()
             if health.status is not before:
                 words = "; ".join(reason.message for reason in health.reasons) or "nothing is wrong any more"
@@ -115,7 +116,7 @@ class HealthMonitor:
         storages, machine, journal = await asyncio.gather(
             asyncio.gather(*map(_ask, self._parts.storages.at_work())), self._machine(), self._journal()
         )
-        away = [(name, replace(_NO_SPACE, state=reason)) for name, reason in self._parts.storages.away.items()]
+        away = [(name, replace(_NO_SPACE, state=reason)) for name, reason in self._parts.storages.missing().items()]
         reasons = (*self._of_storages([*storages, *away]), *self._of_machine(machine), *journal)
         fullest = max((told for _name, told in storages), key=lambda told: told.space.capacity, default=_NO_SPACE)
         sessions = tuple(self._sessions())

@@ -20,8 +20,8 @@ from sandlot.host.listing import list_sessions
 from sandlot.host.output import remove_outputs
 from sandlot.host.parts import HostParts, HostSettings
 from sandlot.host.pool import WarmPool, can_be_limited
-from sandlot.host.reasons import LimitWatch
 from sandlot.host.repeats import Repeats, Verb
+from sandlot.host.room import watch_limits
 from sandlot.host.session import Session, Wishes, no_session
 from sandlot.host.sources import find_source
 from sandlot.host.vessels import DEFAULT_USER, Vessel, Vessels
@@ -245,7 +245,8 @@ class Lifecycle:
     async def _create(self, session_id: str, spec: SessionSpec) -> Session:
         source, start = find_source(self.find, spec)
         runtime = await self._choices.runtime(spec.runtime)
-        storage = await self._choices.storage(source.row.storage if source else spec.storage)
+        disk_bytes = spec.resources.disk_bytes
+        storage = await self._choices.storage(source.row.storage if source else spec.storage, disk_bytes)
         have = session_capabilities(runtime, storage)
         check_wishes(spec, have)
         resources, unlimited = grant(spec.resources, self._settings.resources, have)
@@ -257,7 +258,8 @@ class Lifecycle:
         else:
             template = await self._template(spec.template, runtime)
             waiting = None
-            if can_be_limited(storage, self._settings.resources, resources):
+            # A volume is born with the group that limits it.
+            if disk_bytes is None and can_be_limited(storage, self._settings.resources, resources):
                 waiting = self.pool.take(storage, runtime, template)
             vessel = waiting or await self._vessels.begin(storage, runtime, template, resources)
         user = spec.user or ((template.user or DEFAULT_USER) if Capability.USERS in have else "")
@@ -382,7 +384,7 @@ class Lifecycle:
         session = Session(row, wishes, volume, workspace, runtime.capabilities, self._journal, self._outputs)
         session.on_wedged = partial(self._wedged, session)
         session.find_group = partial(runtime.group, row.volume)
-        session.limit_watch = LimitWatch(lambda: session.find_group().hits(), wishes.resources)
+        watch_limits(session, self._parts.storages[row.storage])
         session.on_prune_due = lambda: self._background.spawn("prune outputs", self._prune(session))
         return session
 

@@ -11,8 +11,11 @@ _KILLED = 137
 class LimitWatch:
     """Looks at the kernel's counters of one session, when it is worth the time."""
 
-    def __init__(self, read: Callable[[], Hits], resources: Resources) -> None:
+    def __init__(
+        self, read: Callable[[], Hits], resources: Resources, is_full: Callable[[], bool] | None = None
+    ) -> None:
         self._read = read
+        self._is_full = is_full if resources.disk_bytes is not None else None
         self._counts = resources.memory_bytes is not None or resources.pids is not None
         self._looks_first = resources.memory_bytes is not None
         self._seen: Hits | None = Hits()
@@ -29,12 +32,13 @@ class LimitWatch:
 
     def end(self, since: Hits, exit_code: int, *, alone: bool) -> LimitHit | None:
         """`alone`: no other call of the session runs."""
-        if not self._counts:
-            return None
-        now = self._look()
-        if now.oom > since.oom and (exit_code == _KILLED or (exit_code and alone)):
-            return LimitHit.OOM
-        return LimitHit.PIDS if now.pids > since.pids and exit_code else None
+        if self._counts:
+            now = self._look()
+            if now.oom > since.oom and (exit_code == _KILLED or (exit_code and alone)):
+                return LimitHit.OOM
+            if now.pids > since.pids and exit_code:
+                return LimitHit.PIDS
+        return LimitHit.DISK if exit_code and self._is_full and self._is_full() else None
 
     def is_out_of_memory(self) -> bool:
         """Whether processes were ended for that since someone last looked."""

@@ -13,7 +13,9 @@ from sandlot.host.history import History
 from sandlot.host.lifecycle import FORKING, IMPORTING, Lifecycle
 from sandlot.host.output import last_output, remove_other_outputs
 from sandlot.host.parts import HostParts
+from sandlot.host.room import room
 from sandlot.host.session import Session
+from sandlot.host.turns import SNAPSHOT
 from sandlot.model import (
     CapabilityNotSupported,
     EventKind,
@@ -107,7 +109,8 @@ class Recovery:
         recorded = await self._parts.journal.last_process_id(row.session_id)
         on_disk = await asyncio.to_thread(last_output, self._outputs / row.volume)
         session.last_process_id = max(session.last_process_id, row.forgotten, recorded, on_disk)
-        guest = await runtime.start(session.start_plan(), ended)
+        async with room(self._parts.storages[row.storage], session):
+            guest = await runtime.start(session.start_plan(), ended)
         failpoints.reach("recover: guest started")
         await self._history.end(row.session_id)
         await self._parts.journal.set_state(row.session_id, SessionState.ACTIVE, event=EventKind.RECOVERED)
@@ -155,7 +158,12 @@ class Recovery:
         if row.state is SessionState.DESTROYING:
             return  # some of them may be gone, and nobody needs them
         with suppress(NotFound):
-            volume = await self._parts.storages[row.storage].open(row.volume, row.volume_state)
+            storage = self._parts.storages[row.storage]
+            volume = await storage.open(row.volume, row.volume_state)
+            if session.resources.disk_bytes is not None:
+                # An engine that died while it assembled a root left it raised.
+                with suppress(CapabilityNotSupported):
+                    await storage.limit(volume, session.resources.disk_bytes)
             session.volume, session.workspace = volume, self._parts.runtimes[row.runtime].workspace(volume)
 
     async def _take_over_session(self, session: Session) -> None:
@@ -193,7 +201,11 @@ class Recovery:
         journal knows. Nothing has run on another one, because calls waited for the record."""
         if not session.row.changing:
             return
-        await runtime.swap(session.start_plan())
+        storage = self._parts.storages[session.row.storage]
+        # A snapshot that is one moment has moved no guest.
+        if not (storage.is_atomic and session.row.changing == SNAPSHOT):
+            async with room(storage, session):
+                await runtime.swap(session.start_plan())
         await self._history.end(session.row.session_id)
         session.row = replace(session.row, changing="")
 

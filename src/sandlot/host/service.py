@@ -34,7 +34,6 @@ from sandlot.host.session import Session
 from sandlot.host.template_verbs import Templates
 from sandlot.host.turns import Turns
 from sandlot.model import (
-    AUTO,
     Audit,
     CallNotFound,
     CallRecord,
@@ -206,7 +205,7 @@ class SandboxHostService:
     # ---- sessions ----------------------------------------------------------------------------------------------
 
     async def capabilities(self) -> frozenset[Capability]:
-        return await self.capabilities_of(AUTO, AUTO)
+        return await self._choices.capabilities()
 
     async def create(self, spec: SessionSpec) -> SessionInfo:
         self._lifecycle.check_open()

@@ -129,6 +129,7 @@ class Session:
         self.on_wedged: Callable[[str], None] = self._ignore
         self.on_prune_due: Callable[[], None] = self._nothing
         self.limit_watch = LimitWatch(Hits, Resources())
+        self.history_counts = False
         self.find_group: Callable[[], Group] = self._no_group
         self.gate = Gate(row.session_id)
         self.labels = wishes.labels
@@ -191,6 +192,7 @@ class Session:
             idle_timeout_s=self.idle_timeout_s,
             resources=self.resources,
             unlimited=self._wishes.unlimited,
+            history_counts=self.history_counts,
         )
 
     def add_snapshot(self, row: SnapshotRow) -> None:

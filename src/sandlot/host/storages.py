@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
 
 from sandlot.contracts.storage import Storage
 from sandlot.model import SandlotError
@@ -15,6 +16,7 @@ class Storages(Mapping[str, Storage]):
         self._attaching = asyncio.Lock()
         self.take_over: Callable[[Storage], Awaitable[None]] | None = None
         self.away: dict[str, str] = {}  # what is wrong with those that sessions need and that are not there
+        self._attached: set[str] = set()
 
     def __getitem__(self, name: str) -> Storage:
         return self._storages[name]
@@ -42,7 +44,20 @@ class Storages(Mapping[str, Storage]):
                 self.away[name] = error.message
                 raise
             self.away.pop(name, None)
+            self._attached.add(name)
+
+    def missing(self) -> dict[str, str]:
+        """Those that are needed and not there, and why."""
+        lost = {name: "it was there, and is gone" for name in self._attached if not self._storages[name].is_attached}
+        return lost | self.away
+
+    async def find_again(self) -> None:
+        """What was not there, or was lost, may be back."""
+        for name in self.missing():
+            with suppress(SandlotError):
+                await self.attach(name)
 
     async def detach(self) -> None:
+        self._attached.clear()
         for storage in self.at_work():
             await storage.detach()

@@ -21,6 +21,7 @@ from sandlot.host.journal import Journal
 from sandlot.host.lifecycle import Lifecycle
 from sandlot.host.parts import HostParts
 from sandlot.host.repeats import Repeats, Verb
+from sandlot.host.room import room
 from sandlot.host.session import Session
 from sandlot.host.under_way import UnderWay
 from sandlot.model import (
@@ -50,6 +51,7 @@ from sandlot.model import (
     turn_snapshot,
 )
 
+SNAPSHOT = "snapshot"  # what is under way with its files, as the journal has it
 _TIDY_AFTER_S = 0.05  # whoever took a snapshot is about to do something, and the two would fight for the processor
 _WITH_FILES = (SessionState.ACTIVE, SessionState.PAUSED)
 _log = logging.getLogger("sandlot.host")
@@ -237,7 +239,7 @@ class Turns:
         volume = session.volume
         assert volume is not None, "an active session has a volume"
         taken: Taken | None = None
-        marked = asyncio.ensure_future(self._history.begin(session_id, "snapshot"))
+        marked = asyncio.ensure_future(self._history.begin(session_id, SNAPSHOT))
         try:
             is_frozen = session.row.state is SessionState.PAUSED
             taken = await self._freeze_and_take(storage, volume, runtime.group(volume.name), is_frozen=is_frozen)
@@ -304,7 +306,8 @@ class Turns:
     async def _move_back(self, session: Session) -> None:
         """A guest that cannot be moved back stands on files that nobody knows: then it ends."""
         try:
-            await self._runtime(session).swap(session.start_plan())
+            async with room(self._storage(session), session):
+                await self._runtime(session).swap(session.start_plan())
         except SandlotError as error:
             session.on_wedged(f"its files could not be put back: {error.message}")
 
@@ -349,7 +352,8 @@ class Turns:
             new = await storage.restore(old, target.point)
             await failpoints.reach("rollback: layer made")
             session.volume = new
-            await runtime.swap(session.start_plan())
+            async with room(storage, session):
+                await runtime.swap(session.start_plan())
             await failpoints.reach("rollback: swapped")
             await self._history.roll_back(
                 target,

@@ -23,7 +23,7 @@ class LimitHit(StrEnum):
     OOM = "oom"  # a process was ended because the session had no memory left
     PIDS = "pids"  # it failed while the session had no process left
     OUTPUT = "output"  # it printed more than was kept; that alone ends nothing
-    DISK = "disk"
+    DISK = "disk"  # it failed while the session had no space left
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,6 +172,7 @@ class SessionInfo:
     idle_timeout_s: float | None = None
     resources: Resources = field(default_factory=Resources)  # the limits that hold, asked for or by default
     unlimited: tuple[str, ...] = ()  # defaults of this host that this machine cannot enforce
+    history_counts: bool = False  # its disk limit is for all that it keeps, what only snapshots hold included
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,6 +98,8 @@ class CommandFailed(SandlotError):
             how = "the sandbox was out of memory"
         elif result.limit is LimitHit.PIDS:
             how = f"exit code {call.exit_code}, and the sandbox had as many processes as it may"
+        elif result.limit is LimitHit.DISK:
+            how = f"exit code {call.exit_code}, and the sandbox had used up its disk"
         elif call.signal:
             how = f"signal {call.signal}"
         said = result.reason or result.stderr.strip()[-_TAIL_CHARS:]

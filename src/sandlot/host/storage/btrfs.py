@@ -39,7 +39,11 @@ from sandlot.model import (
 _log = logging.getLogger("sandlot.host")
 _OURS = re.compile(r"[vsp]-[0-9a-f]+")
 _GROUP_MARK, _GROUP_BITS = 0x5A1D, 32  # groups of ours, among those of others on the same filesystem
-_GONE = "its filesystem is gone"
+# Beyond the limit, all together less than a mebibyte: what a root takes when it is assembled, with what the kernel sets
+# aside meanwhile; and what snapshots may take. Within the limit: what is left where the kernel refuses a page.
+_ROOT_BYTES, _SNAPSHOTS_BYTES, _FULL_BYTES = 512 << 10, 256 << 10, 128 << 10
+_FREED_PAUSES_S = (0.1, 0.3, 0.6, 1.0, 2.0)
+_LOOK = "see `sandlot health`, and that its disk is there and has room"
 _T = TypeVar("_T")
 
 
@@ -53,7 +57,7 @@ class BtrfsStorage:
         self.capabilities: frozenset[Capability] = frozenset({Capability.SNAPSHOTS, Capability.LIMIT_DISK})
         self._data = data
         self._place = BtrfsPlace(data, image_bytes)
-        self._uses: Counter[str] = Counter()  # by how many states and points each subvolume is named
+        self._needed: set[str] = set()  # subvolumes; each is named by one state or one point
         self._held: Counter[str] = Counter()  # by whoever reads it now
         self._due: set[str] = set()  # to be destroyed
         self._groups_due: set[int] = set()
@@ -195,13 +199,37 @@ class BtrfsStorage:
         except OSError as error:
             raise self._trouble("the volume cannot be limited", error) from error
 
+    @contextlib.asynccontextmanager
+    async def roomy(self, volume: Volume) -> AsyncGenerator[None]:
+        group = _group(volume.state)
+        try:
+            most = await self._kernel(self._place.limit, group) if group else None
+            if most is not None:
+                room = max(most, self._place.held(group)) + _ROOT_BYTES
+                await self._kernel(btrfs_kernel.limit_group, self._place.volumes, group, room)
+        except OSError as error:
+            raise self._trouble("the volume cannot be given room", error) from error
+        try:
+            yield
+        finally:
+            if most is not None:
+                await self.limit(volume, most)
+
+    def is_full(self, volume: Volume) -> bool:
+        group = _group(volume.state)
+        try:
+            most = self._place.limit(group) if group else None
+            return most is not None and self._place.used(group) > most - _FULL_BYTES
+        except OSError:
+            return False
+
     def _use(self, name: str, state: str) -> Volume:
         subvolume = _subvolume(state)
-        self._uses[subvolume] += 1
+        self._needed.add(subvolume)
         return Volume(name, self._place.volumes / subvolume, (), state)
 
     def _lost(self, what: str) -> NotFound | Unavailable:
-        return NotFound(what) if self.is_attached else Unavailable(_GONE, next_step="run `sandlot doctor`")
+        return NotFound(what) if self.is_attached else Unavailable(self._place.trouble(), next_step=_LOOK)
 
     def _trouble(self, what: str, error: OSError) -> Unavailable | LimitReached:
         if error.errno == errno.ENOSPC:
@@ -209,7 +237,7 @@ class BtrfsStorage:
                 f"{what}: the btrfs is full", next_step="destroy sessions or delete snapshots", limit="space"
             )
         if not self.is_attached:
-            return Unavailable(f"{what}: {_GONE}", next_step="run `sandlot doctor`")
+            return Unavailable(f"{what}: {self._place.trouble()}", next_step=_LOOK)
         return Unavailable(f"{what}: {error.strerror or error}")
 
     # ---- points ------------------------------------------------------------------------------------------------
@@ -218,16 +246,18 @@ class BtrfsStorage:
         del alone  # it is one moment all the same
         point, group = _new_id("p-"), _group(volume.state)
         try:
+            await self._need_room(group)
             with self._making(point):
                 await self._kernel(self._take, volume.path.name, point, group, True)
         except OSError as error:
             raise self._trouble("no snapshot can be taken", error) from error
-        self._uses[point] += 1
+        self._needed.add(point)
         return Taken(point, volume)
 
     async def restore(self, volume: Volume, point: str) -> Volume:
         fresh, group = _new_id("s-"), _group(volume.state)
         try:
+            await self._need_room(group, refuse=False)
             with self._making(fresh):
                 await self._kernel(self._take, _subvolume(point), fresh, group, False)
         except FileNotFoundError:
@@ -235,6 +265,27 @@ class BtrfsStorage:
         except OSError as error:
             raise self._trouble("the snapshot cannot be restored", error) from error
         return self._use(volume.name, _text(fresh, group))
+
+    async def _need_room(self, group: int, *, refuse: bool = True) -> None:
+        """The kernel lets a snapshot begin beyond the limit, with a few pages each time; so many would be too many. Of
+        what was destroyed the pages come back in a moment. Going back is no reason to refuse: it gives back more than
+        it takes. Raises LimitReached, OSError."""
+        if not group or not await self._kernel(self._is_over, group):
+            return
+        await self.sweep()
+        for pause_s in _FREED_PAUSES_S:
+            await self._kernel(btrfs_kernel.free_destroyed, self._place.volumes)
+            if not await self._kernel(self._is_over, group):
+                return
+            await asyncio.sleep(pause_s)
+        if refuse:
+            raise LimitReached(
+                "the session has reached its disk limit", next_step="delete snapshots or files", limit="disk_bytes"
+            )
+
+    def _is_over(self, group: int) -> bool:
+        most = self._place.limit(group)
+        return most is not None and self._place.used(group) > most + _SNAPSHOTS_BYTES
 
     def _take(self, source: str, made: str, group: int, read_only: bool) -> None:
         folder = self._place.volumes
@@ -266,7 +317,7 @@ class BtrfsStorage:
 
     async def release(self, *needless: str) -> None:
         for text in filter(None, needless):
-            self._uses[_subvolume(text)] -= 1
+            self._needed.discard(_subvolume(text))
             if group := _group(text):
                 self._groups_due.add(group)
             self._discard_needless(_subvolume(text))
@@ -283,19 +334,17 @@ class BtrfsStorage:
                 self._discard_needless(name)
 
     def _is_needed(self, name: str) -> bool:
-        return self._uses[name] > 0 or self._held[name] > 0
+        return name in self._needed or self._held[name] > 0
 
     def _discard_needless(self, name: str) -> None:
         if not self._is_needed(name):
-            self._uses.pop(name, None)
             self._held.pop(name, None)
             self._due.add(name)
             for key in [key for key in self._sizes if name in key]:
                 del self._sizes[key]
 
     async def settle(self, points: Iterable[str]) -> None:
-        for point in points:
-            self._uses[_subvolume(point)] += 1
+        self._needed.update(map(_subvolume, points))
         self._due.update(name for name in await self._names() if not self._is_needed(name))
         self._groups_due.update(group for group in self._place.groups() if group >> _GROUP_BITS == _GROUP_MARK)
 

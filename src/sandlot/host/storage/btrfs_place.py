@@ -52,8 +52,11 @@ class BtrfsPlace:
         return self.image.exists() or self._own.is_dir()
 
     def is_there(self) -> bool:
+        """And can be written: after an error the kernel makes it read-only."""
         try:
-            return bool(self._device) and os.stat(self.volumes).st_dev == self._device
+            if not self._device or os.stat(self.volumes).st_dev != self._device:
+                return False
+            return not os.statvfs(self.volumes).f_flag & os.ST_RDONLY
         except OSError:
             return False
 
@@ -131,15 +134,20 @@ class BtrfsPlace:
     def health(self) -> StorageHealth:
         """Of the filesystem, or of the disk below it, whichever is fuller."""
         if not self.is_there():
-            raise OSError(errno.ENODEV, "its filesystem is gone")
+            raise OSError(errno.ENODEV, self.trouble())
         told = filesystem_health(self.path)
         if self.path == self._point:
             below = filesystem_health(self._data)
             if below.space.capacity > told.space.capacity:
-                told = below
-        if os.statvfs(self.path).f_flag & os.ST_RDONLY:
-            return StorageHealth(READ_ONLY, told.space, told.inodes)
+                return below
         return told
+
+    def trouble(self) -> str:
+        """Why it is not there."""
+        with suppress(OSError):
+            if os.statvfs(self.volumes).f_flag & os.ST_RDONLY:
+                return READ_ONLY
+        return "its filesystem is gone"
 
     # ---- quotas ------------------------------------------------------------------------------------------------
 
@@ -167,6 +175,13 @@ class BtrfsPlace:
         included."""
         folder = self._group(group)
         return sum(int((folder / name).read_text()) for name in ("referenced", "rsv_data"))
+
+    def held(self, group: int) -> int:
+        """And what the kernel has set aside for what is under way."""
+        folder = self._group(group)
+        return self.used(group) + sum(
+            int((folder / name).read_text()) for name in ("rsv_meta_prealloc", "rsv_meta_pertrans")
+        )
 
     def limit(self, group: int) -> int | None:
         folder = self._group(group)

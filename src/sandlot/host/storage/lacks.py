@@ -23,7 +23,9 @@ ZFS: Mapping[str, str] = {
     SHRINKING: "the limit of a volume can be raised, and not lowered",
 }
 
+COUNTS_HISTORY = "limit-counts-history"
+
 BTRFS: Mapping[str, str] = {
     "template-links": "a hard link to a file of the template breaks when one of its names is written",
-    "limit-counts-history": "what a snapshot keeps counts towards the disk limit of its session",
+    COUNTS_HISTORY: "what a snapshot keeps counts towards the disk limit of its session",
 }

@@ -44,6 +44,7 @@ _VOLUME = "sandlot:volume"
 _EMPTY = "empty"
 _LOOK_S = 1.0  # how long figures are believed
 _DISK_MIN = 16 << 20
+_FULL_BYTES = 128 << 10  # with less left a write fails soon
 _DEFAULT_BYTES = 64 << 30  # of a volume without a limit: only what is written takes space
 _PATIENCE_S = 20.0  # for a filesystem to answer
 _NO_FIGURES: Mapping[str, str] = {"used": "0", "referenced": "0"}
@@ -247,6 +248,18 @@ class ZfsStorage:
                 )
             await self._zfs.set(self._dataset(name), _BYTES, str(size))
             self._sizes[name] = size
+
+    @contextlib.asynccontextmanager
+    async def roomy(self, volume: Volume) -> AsyncGenerator[None]:
+        del volume  # a filesystem keeps what it needs for that to itself
+        yield
+
+    def is_full(self, volume: Volume) -> bool:
+        try:
+            told = os.statvfs(volume.path)
+        except OSError:
+            return False
+        return told.f_bavail * told.f_frsize < _FULL_BYTES or (told.f_files > 0 and told.f_favail == 0)
 
     # ---- points ------------------------------------------------------------------------------------------------
 
