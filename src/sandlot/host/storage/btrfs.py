@@ -30,6 +30,7 @@ from sandlot.model import (
     LimitReached,
     NotFound,
     Probe,
+    SandlotError,
     StorageHealth,
     Unavailable,
     check_id,
@@ -42,7 +43,7 @@ _GROUP_MARK, _GROUP_BITS = 0x5A1D, 32  # groups of ours, among those of others o
 # Beyond the limit, all together less than a mebibyte: what a root takes when it is assembled, with what the kernel sets
 # aside meanwhile; and what snapshots may take. Within the limit: what is left where the kernel refuses a page.
 _ROOT_BYTES, _SNAPSHOTS_BYTES, _FULL_BYTES = 512 << 10, 256 << 10, 128 << 10
-_FREED_PAUSES_S = (0.1, 0.3, 0.6, 1.0, 2.0)
+_FREED_PAUSES_S = (0.03, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1.0, 1.0)
 _LOOK = "see `sandlot health`, and that its disk is there and has room"
 _T = TypeVar("_T")
 
@@ -61,6 +62,7 @@ class BtrfsStorage:
         self._held: Counter[str] = Counter()  # by whoever reads it now
         self._due: set[str] = set()  # to be destroyed
         self._groups_due: set[int] = set()
+        self._groups: dict[str, int] = {}  # of volumes in use, by their subvolumes
         self._sweeping = asyncio.Lock()
         self._sizes: dict[tuple[str, str], int] = {}  # of points, without others
 
@@ -226,6 +228,7 @@ class BtrfsStorage:
     def _use(self, name: str, state: str) -> Volume:
         subvolume = _subvolume(state)
         self._needed.add(subvolume)
+        self._groups[subvolume] = _group(state)
         return Volume(name, self._place.volumes / subvolume, (), state)
 
     def _lost(self, what: str) -> NotFound | Unavailable:
@@ -270,22 +273,25 @@ class BtrfsStorage:
         """The kernel lets a snapshot begin beyond the limit, with a few pages each time; so many would be too many. Of
         what was destroyed the pages come back in a moment. Going back is no reason to refuse: it gives back more than
         it takes. Raises LimitReached, OSError."""
-        if not group or not await self._kernel(self._is_over, group):
-            return
-        await self.sweep()
-        for pause_s in _FREED_PAUSES_S:
-            await self._kernel(btrfs_kernel.free_destroyed, self._place.volumes)
-            if not await self._kernel(self._is_over, group):
-                return
-            await asyncio.sleep(pause_s)
-        if refuse:
+        if group and not await self._make_room(group, _SNAPSHOTS_BYTES) and refuse:
             raise LimitReached(
                 "the session has reached its disk limit", next_step="delete snapshots or files", limit="disk_bytes"
             )
 
-    def _is_over(self, group: int) -> bool:
+    async def _make_room(self, group: int, beyond: int) -> bool:
+        """Wait a moment for what was destroyed, until no more than that is used beyond the limit. Raises OSError."""
+        for number, pause_s in enumerate(_FREED_PAUSES_S):
+            if not await self._kernel(self._is_over, group, beyond):
+                return True
+            if number == 0:
+                await self.sweep()
+            await self._kernel(btrfs_kernel.free_destroyed, self._place.volumes)
+            await asyncio.sleep(pause_s)
+        return not await self._kernel(self._is_over, group, beyond)
+
+    def _is_over(self, group: int, beyond: int) -> bool:
         most = self._place.limit(group)
-        return most is not None and self._place.used(group) > most + _SNAPSHOTS_BYTES
+        return most is not None and self._place.used(group) > most + beyond
 
     def _take(self, source: str, made: str, group: int, read_only: bool) -> None:
         folder = self._place.volumes
@@ -318,9 +324,14 @@ class BtrfsStorage:
     async def release(self, *needless: str) -> None:
         for text in filter(None, needless):
             self._needed.discard(_subvolume(text))
+            self._groups.pop(_subvolume(text), None)
             if group := _group(text):
                 self._groups_due.add(group)
             self._discard_needless(_subvolume(text))
+        # Who goes back because nothing fits any more expects room.
+        for group in {_group(text) for text in needless if text} & set(self._groups.values()) - {0}:
+            with contextlib.suppress(OSError, SandlotError):
+                await self._make_room(group, -_ROOT_BYTES)
 
     @contextlib.contextmanager
     def holding(self, *texts: str) -> Generator[None]:

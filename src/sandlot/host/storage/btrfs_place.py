@@ -4,12 +4,13 @@ for as long as a session needs it. Blocking; everything raises OSError."""
 import errno
 import os
 import shutil
+import time
 from contextlib import suppress
 from pathlib import Path
 
 from sandlot.host.storage import btrfs_kernel
 from sandlot.host.storage.filesystem import filesystem_health
-from sandlot.host.storage.loop_image import grow_image, make_image, mount_image, unmount_image
+from sandlot.host.storage.loop_image import find_device, grow_image, make_image, mount_image, unmount_image
 from sandlot.model import StorageHealth
 
 MKFS = "mkfs.btrfs"
@@ -18,6 +19,7 @@ _MAKE = (MKFS, "--quiet", "--metadata", "single", "--data", "single")
 _OPTIONS = "discard=async"  # what sessions give back, the disk below gets back
 _LEAST_BYTES = 256 << 20
 _SHARE_OF_FREE = 0.5
+_CLEARED_S, _LOOK_S = 10.0, 0.02
 READ_ONLY = "its filesystem is read-only"
 
 
@@ -124,6 +126,9 @@ class BtrfsPlace:
             if error.errno == errno.EBUSY:
                 return  # the next engine finds it as it is
             raise
+        give_up = time.monotonic() + _CLEARED_S
+        while find_device(self.image) and time.monotonic() < give_up:
+            time.sleep(_LOOK_S)  # old roots are dropped behind everyone's back, and hold it until then
         self.image.unlink()
         with suppress(OSError):
             self._point.rmdir()
