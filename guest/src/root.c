@@ -70,14 +70,14 @@ static int rest(void *keeper) {
 }
 
 /* A namespace needs a process only while it is made. It shares our memory, so it costs no page tables. */
-static int make_map(const char *text) {
+static int make_map(const char *users, const char *groups) {
     static char stack[16384] __attribute__((aligned(16)));
     int pidfd = -1, fd = -1;
     pid_t pid = clone(rest, stack + sizeof stack, CLONE_NEWUSER | CLONE_VM | CLONE_PIDFD | SIGCHLD, (void *)(intptr_t)getpid(), &pidfd);
     if (pid < 0) return failed("create an id map");
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/ns/user", (int)pid);
-    if (write_maps(pid, text) < 0 || (fd = open(path, O_RDONLY | O_CLOEXEC)) < 0) failed("write an id map");
+    if (write_map(pid, "uid_map", users) < 0 || write_map(pid, "gid_map", groups) < 0 || (fd = open(path, O_RDONLY | O_CLOEXEC)) < 0) failed("write an id map");
     int saved = errno;
     sys_pidfd_send_signal(pidfd, SIGKILL);
     /* The stack is reused: the process must be gone before we return. */
@@ -100,11 +100,11 @@ static const struct range_maps *range_maps(int range) {
     char text[128];
     if (entry->template_map < 0) {
         snprintf(text, sizeof text, "0 %u %d\n", range_first_id(range), RANGE_IDS);
-        if ((entry->template_map = make_map(text)) < 0) return NULL;
+        if ((entry->template_map = make_map(text, text)) < 0) return NULL;
     }
     if (entry->volume_map < 0) {
         snprintf(text, sizeof text, "0 0 1\n%d %u %d\n", DISK_FIRST_ID, range_first_id(range), RANGE_IDS);
-        if ((entry->volume_map = make_map(text)) < 0) return NULL;
+        if ((entry->volume_map = make_map(text, text)) < 0) return NULL;
     }
     return entry;
 }
@@ -277,16 +277,134 @@ static int test_write(int root, int range) {
     return fd >= 0 ? 0 : failed("test write");
 }
 
+/* ---- volumes of users ------------------------------------------------------------------------------------------ */
+
+/* What a layer's path never begins with. Behind it, each on its own line: whether it is read only, who owns the
+ * directory and who that is to be in the session (or nothing, for files in the canonical range), where it goes, and
+ * where it comes from. */
+enum { MOUNT_MARK = '+', MOUNT_FIELDS = 6 };
+
+static int map_of_mount(char **fields, int range, bool *own) {
+    const struct range_maps *known = range_maps(range);
+    *own = *fields[1] != 0;
+    if (!*own) return known == NULL ? -1 : known->volume_map;
+    char users[64], groups[64];
+    unsigned inside = range_first_id(range) + (unsigned)strtoul(fields[3], NULL, 10);
+    snprintf(users, sizeof users, "%lu %u 1\n", strtoul(fields[1], NULL, 10), inside);
+    snprintf(groups, sizeof groups, "%lu %u 1\n", strtoul(fields[2], NULL, 10), inside);
+    return make_map(users, groups);
+}
+
+/* Nothing on the way may be a link: where the path leads was decided once, when the session was made. */
+static int clone_mount(int data, const char *source, int map, bool read_only) {
+    struct open_how how = {.flags = O_PATH | O_DIRECTORY | O_CLOEXEC, .resolve = RESOLVE_NO_SYMLINKS};
+    int found = sys_openat2(data, source, &how);
+    if (found < 0) return failed("open a volume");
+    int fd = sys_open_tree(found, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
+    struct mount_attr attributes = {
+        .attr_set = MOUNT_ATTR_IDMAP | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOSUID | (read_only ? MOUNT_ATTR_RDONLY : 0),
+        .propagation = MS_PRIVATE,
+        .userns_fd = (uint64_t)map,
+    };
+    if (fd < 0 || sys_mount_setattr(fd, "", AT_EMPTY_PATH, &attributes) < 0) {
+        failed("id-map a volume");
+        int saved = errno;
+        if (fd >= 0) close(fd);
+        fd = -1;
+        errno = saved;
+    }
+    int saved = errno;
+    close(found);
+    errno = saved;
+    return fd;
+}
+
+/* One step into the session's own files, made when it is missing. A link or a mount on the way is not followed. */
+static int step_into(int above, const char *name, uid_t owner) {
+    struct open_how how = {
+        .flags = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC,
+        .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV,
+    };
+    int fd = sys_openat2(above, name, &how);
+    if (fd >= 0 || errno != ENOENT) return fd;
+    mode_t kept = umask(0);
+    int made = mkdirat(above, name, 0755);
+    umask(kept);
+    if (made < 0 && errno != EEXIST) return -1;
+    fd = sys_openat2(above, name, &how);
+    if (fd >= 0 && fchownat(fd, "", owner, owner, AT_EMPTY_PATH) < 0) {
+        int saved = errno;
+        close(fd);
+        errno = saved;
+        return -1;
+    }
+    return fd;
+}
+
+static int open_place(int root, char *path, uid_t owner) {
+    int here = openat(root, ".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    char *rest = path;
+    for (char *name; here >= 0 && (name = strsep(&rest, "/")) != NULL;) {
+        if (*name == 0) continue;
+        int below = step_into(here, name, owner);
+        int saved = errno;
+        close(here);
+        errno = saved;
+        here = below;
+    }
+    return here < 0 ? failed("the place of a volume is a link or no directory") : here;
+}
+
+static int attach_mount(int root, int data, const char *word, int range) {
+    char text[2 * PATH_MAX + 64], *rest = text + 1, *fields[MOUNT_FIELDS] = {0};
+    bool own = false;
+    snprintf(text, sizeof text, "%s", word);
+    for (int i = 0; i < MOUNT_FIELDS; i++)
+        if ((fields[i] = strsep(&rest, "\n")) == NULL) {
+            errno = EINVAL;
+            return failed("read a mount");
+        }
+    int map = map_of_mount(fields, range, &own);
+    if (map < 0) return -1;
+    int place = -1, result = -1, tree = clone_mount(data, fields[5], map, strcmp(fields[0], "ro") == 0);
+    if (tree >= 0 && (place = open_place(root, fields[4], range_first_id(range))) >= 0) {
+        result = sys_move_mount(tree, "", place, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH);
+        if (result < 0) failed("attach a volume");
+    }
+    int saved = errno;
+    if (own) close(map);
+    if (tree >= 0) close(tree);
+    if (place >= 0) close(place);
+    errno = saved;
+    return result;
+}
+
+/* Mounts stand behind the layers. Attached to a root that nobody has yet: they go wherever it goes. */
+static int attach_mounts(int root, int data, const struct root_plan *plan, int layer_count) {
+    for (int i = layer_count; i < plan->layer_count; i++)
+        if (attach_mount(root, data, plan->layers[i], plan->range) < 0) return -1;
+    return 0;
+}
+
+static int count_layers(const struct root_plan *plan) {
+    int count = 0;
+    while (count < plan->layer_count && *plan->layers[count] != MOUNT_MARK) count++;
+    return count;
+}
+
 int root_assemble(int data, const struct root_plan *plan, struct layers *layers) {
     problem[0] = 0;
     layers->count = 0;
     int context = sys_fsopen("overlay", FSOPEN_CLOEXEC);
     if (context < 0) return failed("overlay filesystem");
     int root = -1;
-    if (configure(context, layers, data, plan) == 0) {
+    int layer_count = count_layers(plan);
+    struct root_plan of_layers = *plan;
+    of_layers.layer_count = layer_count;
+    if (configure(context, layers, data, &of_layers) == 0) {
         root = sys_fsmount(context, FSMOUNT_CLOEXEC, MOUNT_ATTR_NODEV);
         if (root < 0) overlay_failed(context, "make the mount");
-        else if (test_write(root, plan->range) < 0) {
+        else if (test_write(root, plan->range) < 0 || attach_mounts(root, data, plan, layer_count) < 0) {
             int saved = errno;
             close(root);
             errno = saved;

@@ -11,7 +11,8 @@ enum { DISK_FIRST_ID = 1 << 28, RANGE_IDS = 65536, RANGES_MAX = 28000 };
 struct root_plan {
     const char *template_path; /* owned by real ids 0..65535 */
     const char *volume_path;   /* holds u/ and w/ */
-    char **layers;             /* older uppers, newest first, in canonical ids, below the directory that holds the volume */
+    char **layers;             /* older uppers, newest first, in canonical ids, below the directory that holds the volume;
+                                * behind them, marked, what is mounted into the root */
     int layer_count;
     const char *extra_path;    /* a layer between those and the template, owned like it; NULL or empty: none */
     int range;                 /* index of the session's id range */

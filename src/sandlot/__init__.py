@@ -49,14 +49,16 @@ from sandlot.model import (
     TreeTally,
     Turn,
     Unavailable,
+    VolumeInfo,
 )
 from sandlot.sdk.client import Client
 from sandlot.sdk.commands import AsyncCommand, AsyncCommands
 from sandlot.sdk.files import AsyncFiles
 from sandlot.sdk.results import CommandFailed, CommandOutput, CommandResult
 from sandlot.sdk.sandbox import AsyncSandbox
-from sandlot.sdk.sync import Command, Commands, Files, Sandbox, Templates
+from sandlot.sdk.sync import Command, Commands, Files, Sandbox, Templates, Volume
 from sandlot.sdk.templates import AsyncTemplates
+from sandlot.sdk.volumes import AsyncVolume
 
 __version__ = "0.1.0"
 
@@ -66,6 +68,7 @@ __all__ = [
     "AsyncFiles",
     "AsyncSandbox",
     "AsyncTemplates",
+    "AsyncVolume",
     "CallNotFound",
     "CallRecord",
     "CallState",
@@ -123,5 +126,7 @@ __all__ = [
     "TreeTally",
     "Turn",
     "Unavailable",
+    "Volume",
+    "VolumeInfo",
     "__version__",
 ]

@@ -65,6 +65,13 @@ def add_session_options(parser: argparse.ArgumentParser) -> None:
         default=OnExpiry.DESTROY.value,
         help=f"what becomes of it when its time is up: {', '.join(OnExpiry)} (default: {OnExpiry.DESTROY})",
     )
+    group.add_argument(
+        "--volume",
+        metavar="NAME:PATH[:ro]",
+        action="append",
+        default=[],
+        help="a volume at this path of it, or a directory of the machine that its operator allows; can be repeated",
+    )
     group.add_argument("--upload", metavar="DIR", help="what its workspace begins with, without what git would ignore")
     group.add_argument("--no-ignore", action="store_true", help="upload what git would ignore, too")
     group.add_argument(
@@ -121,6 +128,7 @@ def session_spec(args: argparse.Namespace) -> SessionSpec:
         network=NetworkPolicy(NetworkMode.ALLOW_LIST, tuple(args.allow)) if args.allow else NetworkPolicy(),
         secrets=values.pairs_or_keys("--secret", args.secret, os.environ),
         ports=tuple(values.count("--port", port) for port in args.port),
+        mounts=tuple(values.mount("--volume", text) for text in args.volume),
         call_snapshots=args.call_snapshots,
         request_id=args.request_id,
     )

@@ -52,6 +52,7 @@ def _facts(session: SessionInfo, now: float) -> list[tuple[str, str]]:
         ("storage", session.storage),
         ("workspace", session.workspace),
         ("space", "not measured" if session.space_used is None else size_text(session.space_used)),
+        ("volumes", mounts_text(session) or "none"),
         ("limits", limits_text(session)),
         ("labels", labels_text(session.labels) or "none"),
     ]
@@ -93,6 +94,10 @@ def limits_text(session: SessionInfo) -> str:
         held["disk_bytes"] += " (history counts)"
     told = [f"{name.removesuffix('_bytes')}={value}" for name, value in held.items()]
     return " ".join((*told, *(f"{name}=not enforceable here" for name in session.unlimited))) or "none"
+
+
+def mounts_text(session: SessionInfo) -> str:
+    return " ".join(f"{mount.source}:{mount.target}{':ro' if mount.read_only else ''}" for mount in session.mounts)
 
 
 def labels_text(labels: Mapping[str, str]) -> str:

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
-from sandlot.model import InvalidArgument
+from sandlot.model import InvalidArgument, Mount
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)(?:([kmgt])(?:i?b)?)?", re.IGNORECASE)
 _POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
@@ -86,3 +86,12 @@ def pairs_or_keys(option: str, texts: Sequence[str], environment: Mapping[str, s
             raise InvalidArgument(f"{option}: {key!r} is given twice", next_step="leave one of them out")
         found[key] = value
     return found
+
+
+def mount(option: str, text: str) -> Mount:
+    """NAME:PATH, with :ro or :rw at the end. A directory of the machine can only be read, unless :rw is asked for."""
+    source, colon, rest = text.partition(":")
+    target, _, mode = rest.partition(":")
+    if not colon or mode not in ("", "ro", "rw"):
+        raise InvalidArgument(f"{option}: {text!r} cannot be read", next_step="write NAME:/path or NAME:/path:ro")
+    return Mount(source, target, mode == "ro" or (mode == "" and source.startswith("/")))

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandlot.model import AUTO, TURN_PREFIX, InvalidArgument, Resources, limits
+from sandlot.model import AUTO, TURN_PREFIX, AllowedMount, InvalidArgument, Resources, limits
 
 _ROOT_DATA = Path("/var/lib/sandlot")
 
@@ -34,6 +34,7 @@ class Settings:
     zfs_bytes: int  # of that file; 0: half of what is free
     zfs_bases_dataset: str
     zfs_sessions_dataset: str
+    mounts: tuple[AllowedMount, ...]  # directories of the machine that sessions may have
     keeper: Path  # the guest program
     preload: Path  # the library for sessions under a gVisor that needs it
     runsc: str  # a path, or a name to look for
@@ -98,6 +99,12 @@ VARIABLES = (
         "SANDLOT_HEALTH_INTERVAL_S",
         "How often the engine looks at itself, in seconds.",
         f"{limits.HEALTH_INTERVAL_S:g}",
+    ),
+    Variable(
+        "SANDLOT_MOUNTS",
+        "Directories of the machine that sessions may mount, with all below them: `/srv/data:/srv/work=rw`. "
+        "Without `=rw` they can only be read.",
+        "none",
     ),
     Variable(
         "SANDLOT_SHUTDOWN_TIMEOUT_S",
@@ -167,6 +174,7 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
         zfs_bytes=read.size("SANDLOT_ZFS_BYTES", 0, limits.ZFS_BYTES_MIN, limits.BYTES_MAX),
         zfs_bases_dataset=read.dataset("SANDLOT_ZFS_BASES", "bases"),
         zfs_sessions_dataset=read.dataset("SANDLOT_ZFS_SESSIONS", "sessions"),
+        mounts=read.mounts("SANDLOT_MOUNTS"),
         keeper=Path(env.get("SANDLOT_KEEPER") or Path(__file__).parents[1] / "_bin" / "sandlot-keeper"),
     )
     if read.wrong:
@@ -222,6 +230,16 @@ class _Reader:
             return text == "on" if text else default
         self.wrong.append(f"{name} must be on or off, not {text[:32]!r}")
         return default
+
+    def mounts(self, name: str) -> tuple[AllowedMount, ...]:
+        found: list[AllowedMount] = []
+        for part in filter(None, self._env.get(name, "").split(":")):
+            path, _, mode = part.partition("=")
+            if path.startswith("/") and mode in ("", "ro", "rw"):
+                found.append(AllowedMount(path, mode == "rw"))
+            else:
+                self.wrong.append(f"{name} must hold absolute paths, each with =rw or nothing, not {part[:64]!r}")
+        return tuple(found)
 
     def word(self, name: str, default: str) -> str:
         text = self._env.get(name) or default

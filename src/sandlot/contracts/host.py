@@ -45,6 +45,8 @@ from sandlot.model import (
     TreeUpload,
     Turn,
     TurnRequest,
+    VolumeInfo,
+    VolumeSpec,
 )
 
 
@@ -371,6 +373,25 @@ class Templates(Protocol):
         ...
 
 
+class Lockers(Protocol):
+    """Volumes as users know them: directories with names, outside of snapshots. Every verb raises InvalidArgument and
+    Unavailable. What they hold is as durable as files of a session; that they are there is durable at once."""
+
+    async def create_volume(self, spec: VolumeSpec) -> VolumeInfo:
+        """Raises Conflict when there is one of that name."""
+        ...
+
+    async def get_volume(self, name: str) -> VolumeInfo:
+        """With the space that it takes. Raises NotFound."""
+        ...
+
+    async def list_volumes(self) -> Sequence[VolumeInfo]: ...
+
+    async def remove_volume(self, name: str) -> None:
+        """With all that is in it. Raises NotFound, Conflict while a session has it."""
+        ...
+
+
 class Events(Protocol):
     def events(self, request: EventFilter) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
         """What has happened to sessions, oldest first, those that are gone included. An event is durable together with
@@ -383,7 +404,7 @@ class Events(Protocol):
         ...
 
 
-class Host(Sessions, Calls, Files, Snapshots, Moving, Templates, Upkeep, Events, Protocol):
+class Host(Sessions, Calls, Files, Snapshots, Moving, Templates, Lockers, Upkeep, Events, Protocol):
     async def capabilities(self) -> frozenset[Capability]:
         """What a session made with defaults can do here."""
         ...

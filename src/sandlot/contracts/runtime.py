@@ -10,6 +10,18 @@ from sandlot.model import Capability, Probe, Resources, Stream, TerminalSize
 
 
 @dataclass(frozen=True, slots=True)
+class MountPlan:
+    """A directory that a guest has in its root, and that is no part of its volume."""
+
+    source: str  # as the user named it
+    target: str
+    read_only: bool
+    path: str  # where it is; no link in it is followed
+    owner: tuple[int, int, int] | None = None  # user and group on disk, and who that is inside; None: canonical ids
+    is_of_host: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class StartPlan:
     """What a runtime needs to start a guest. A guest has the name of its volume."""
 
@@ -17,6 +29,7 @@ class StartPlan:
     template: Path | None  # root of the template; None for runtimes without a root of their own
     range: int  # which range of ids is the session's own
     resources: Resources = field(default_factory=Resources)  # to be held from the beginning
+    mounts: tuple[MountPlan, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +39,7 @@ class Tree:
     fd: int  # of the directory that `path` names
     path: str  # as commands of the session name it; nothing above it can be reached
     first_id: int | None  # the host's number for user 0 of the session; None: its files belong to whoever runs the host
+    mounts: tuple[str, ...] = ()  # where other directories are mounted, which belong to its files too
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,6 +144,8 @@ def check_wishes(spec: SessionSpec, have: frozenset[Capability]) -> None:
         wishes.append(Capability.SNAPSHOTS)
     if spec.idle_timeout_s is not None or spec.on_expiry is OnExpiry.PAUSE:
         wishes.append(Capability.PAUSE)
+    if spec.mounts:
+        wishes.append(Capability.VOLUMES)
     if spec.user:
         wishes.append(Capability.USERS)
     missing = [wish for wish in wishes if wish not in have]

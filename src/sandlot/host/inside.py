@@ -18,6 +18,7 @@ from sandlot.host.kernel import (
     NO_SYMLINKS,
     NO_XDEV,
     ONE_STEP,
+    mount_id,
     open_inside,
     rename_without_replacing,
 )
@@ -59,7 +60,39 @@ class Inside:
         return posixpath.join(self.workspace, path)
 
     def open(self, path: str, flags: int) -> int:
-        return open_inside(self._tree.fd, self._inner(path), flags, self._resolve)
+        try:
+            return open_inside(self._tree.fd, self._inner(path), flags, self._resolve)
+        except OSError as error:
+            if error.errno != errno.EXDEV or not self._tree.mounts:
+                raise
+        return self._open_mounted(path, flags)
+
+    def _open_mounted(self, path: str, flags: int) -> int:
+        """What lies in a volume, and in no other mount: it is found without being opened, and asked where it is."""
+        found = open_inside(
+            self._tree.fd, path, os.O_PATH | (flags & (os.O_NOFOLLOW | os.O_DIRECTORY)), self._resolve & ~NO_XDEV
+        )
+        try:
+            if mount_id(found) not in self._mount_ids():
+                raise OSError(errno.EXDEV, "another mount", path)
+            if flags & os.O_PATH:
+                return os.dup(found)
+            return os.open(f"/proc/self/fd/{found}", (flags & ~os.O_NOFOLLOW) | os.O_CLOEXEC)
+        finally:
+            os.close(found)
+
+    def _mount_ids(self) -> set[int]:
+        """Asked anew: a session that is rolled back has them at the same places, and they are others."""
+        ids: set[int] = set()
+        for target in self._tree.mounts:
+            # Without links: whatever a program puts in its place is a directory of the session, or the volume itself.
+            with suppress(OSError):
+                fd = open_inside(self._tree.fd, target.lstrip("/"), os.O_PATH, BENEATH | NO_SYMLINKS | NO_MAGICLINKS)
+                try:
+                    ids.add(mount_id(fd))
+                finally:
+                    os.close(fd)
+        return ids
 
     def _inner(self, path: str) -> str:
         if self._tree.path == "/":

@@ -63,6 +63,12 @@ def open_inside(directory: int, path: str, flags: int, resolve: int) -> int:
     raise OSError(number, os.strerror(number), path)
 
 
+def mount_id(fd: int) -> int:
+    """Which mount an open file is in. Raises OSError."""
+    with open(f"/proc/thread-self/fdinfo/{fd}") as told:
+        return next(int(line.split()[1]) for line in told if line.startswith("mnt_id:"))
+
+
 def rename_without_replacing(from_fd: int, name: str, to_fd: int, new_name: str) -> None:
     """Raises OSError; EEXIST when something is there."""
     if _libc().renameat2(from_fd, os.fsencode(name), to_fd, os.fsencode(new_name), _RENAME_NOREPLACE) < 0:

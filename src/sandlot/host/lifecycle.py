@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from sandlot.contracts.runtime import Runtime
+from sandlot.contracts.runtime import MountPlan, Runtime
 from sandlot.contracts.storage import Storage, Volume
 from sandlot.host import failpoints
 from sandlot.host.admission import Admission
@@ -170,7 +170,7 @@ class Lifecycle:
     def all(self) -> list[Session]:
         return [*self._sessions.values()]
 
-    async def create(self, spec: SessionSpec) -> SessionInfo:
+    async def create(self, spec: SessionSpec, mounts: tuple[MountPlan, ...] = ()) -> SessionInfo:
         async with self._repeats.one_at_a_time(Verb.CREATE, "", spec.request_id):
             if spec.request_id and spec.request_id in self._requests:
                 return await self.get(self._requests[spec.request_id])
@@ -178,7 +178,7 @@ class Lifecycle:
             self._admit(session_id)
             self.creating.add(session_id)
             try:
-                session = await self._create(session_id, spec)
+                session = await self._create(session_id, spec, mounts)
             finally:
                 self.creating.remove(session_id)
                 self._admission.arrived(session_id)
@@ -242,7 +242,7 @@ class Lifecycle:
     def _held(self) -> Iterator[Resources]:
         return (session.resources for session in self._sessions.values())
 
-    async def _create(self, session_id: str, spec: SessionSpec) -> Session:
+    async def _create(self, session_id: str, spec: SessionSpec, mounts: tuple[MountPlan, ...]) -> Session:
         source, start = find_source(self.find, spec)
         runtime = await self._choices.runtime(spec.runtime)
         disk_bytes = spec.resources.disk_bytes
@@ -257,13 +257,12 @@ class Lifecycle:
             vessel = await self._vessels.begin(storage, runtime, template, resources, start.point)
         else:
             template = await self._template(spec.template, runtime)
-            waiting = None
-            # A volume is born with the group that limits it.
-            if disk_bytes is None and can_be_limited(storage, self._settings.resources, resources):
-                waiting = self.pool.take(storage, runtime, template)
+            # A volume is born with the group that limits it, and a guest with its mounts.
+            fits = disk_bytes is None and not mounts and can_be_limited(storage, self._settings.resources, resources)
+            waiting = self.pool.take(storage, runtime, template) if fits else None
             vessel = waiting or await self._vessels.begin(storage, runtime, template, resources)
         user = spec.user or ((template.user or DEFAULT_USER) if Capability.USERS in have else "")
-        wishes = Wishes.of(spec, user, resources, unlimited).below(template)
+        wishes = replace(Wishes.of(spec, user, resources, unlimited).below(template), mounts=mounts)
         origin = f"{start.session_id}/{start.name}" if start else None
         row = replace(self._make_row(session_id, spec, wishes, vessel), origin=origin, template=template.name)
         return await self._board(row, wishes, vessel)
@@ -325,7 +324,7 @@ class Lifecycle:
             await failpoints.reach("create: volume made")
             # While the guest starts: the disk and the kernel need not wait for each other. A crash in between leaves a
             # row without a guest, which is a session that has failed, or a guest without a row, which is ended.
-            recorded = self._journal.add_session(row)
+            vessel.mounts, recorded = wishes.mounts, self._journal.add_session(row)
             session = self._wrap(row, wishes, vessel.runtime, vessel.volume)
             if vessel.guest is None:
                 await self._vessels.start(vessel)

@@ -9,7 +9,7 @@ from sandlot.host.journal import Journal
 from sandlot.host.runtimes.keeper import Keeper
 from sandlot.host.storages import Storages
 from sandlot.host.templates.store import TemplateStore
-from sandlot.model import AUTO, TURN_PREFIX, Resources, limits
+from sandlot.model import AUTO, TURN_PREFIX, AllowedMount, Resources, limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,7 @@ class HostSettings:
     health_interval_s: float = limits.HEALTH_INTERVAL_S
     shutdown_timeout_s: float = limits.SHUTDOWN_TIMEOUT_S
     pause_drain_s: float = 0.0
+    mounts: tuple[AllowedMount, ...] = ()  # directories of the machine that sessions may have
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from sandlot.host.importing import Importing
 from sandlot.host.journal import CallRow
 from sandlot.host.lifecycle import Lifecycle
 from sandlot.host.lock import DataDirectoryLock
+from sandlot.host.lockers import Lockers
 from sandlot.host.moving import Moving
 from sandlot.host.output import OutputLog
 from sandlot.host.parts import HostParts, HostSettings
@@ -103,6 +104,11 @@ class SandboxHostService:
         self._files = SessionFiles()
         self._events = Events(parts.journal)
         self._lifecycle = Lifecycle(settings, parts, self._choices, self._background, self._outputs)
+        self._lockers = lockers = Lockers(
+            settings.data, settings.mounts, self._lifecycle.sessions, self._lifecycle.check_open
+        )
+        self.create_volume, self.get_volume = lockers.create, lockers.get
+        self.list_volumes, self.remove_volume = lockers.all, lockers.remove
         self._monitor = HealthMonitor(settings, parts, self._background, self._lifecycle.sessions)
         self._lifecycle.admit = self._monitor.admit
         self._recovery = Recovery(self._lifecycle, parts, self._outputs)
@@ -143,6 +149,7 @@ class SandboxHostService:
             await self._journal.open()
             await self._parts.templates.open()
             await self._parts.keeper.open()
+            await self._lockers.start()
             await self._recovery.take_over()
             with suppress(SandlotError):  # whoever asks for a session meets it, and can ask for another storage
                 await self._choices.storage()
@@ -211,7 +218,10 @@ class SandboxHostService:
         self._lifecycle.check_open()
         await self._recovery.revive(spec.request_id)
         await self._monitor.admit()
-        return await self._lifecycle.create(spec)
+        if not spec.mounts or self._lifecycle.requested(spec.request_id):
+            return await self._lifecycle.create(spec)
+        async with self._lockers.held(spec) as mounts:
+            return await self._lifecycle.create(spec, mounts)
 
     async def get(self, session_id: str) -> SessionInfo:
         return await self._lifecycle.get(session_id)
@@ -421,6 +431,7 @@ class SandboxHostService:
 
     async def fork(self, request: ForkRequest) -> Sequence[SessionInfo]:
         await self._monitor.admit()
+        await self._lockers.need_shared(self._lifecycle.find(request.session_id).mounts)
         return await self._forks.fork(request)
 
     # ---- moving ------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from sandlot.contracts.runtime import (
     Group,
@@ -15,6 +16,7 @@ from sandlot.contracts.runtime import (
     GuestProcess,
     Hits,
     KnownProcess,
+    MountPlan,
     ProcessEnd,
     Runtime,
     SpawnPlan,
@@ -38,6 +40,7 @@ from sandlot.model import (
     CapabilityNotSupported,
     LimitHit,
     LimitReached,
+    Mount,
     OnExpiry,
     Resources,
     SessionInfo,
@@ -68,6 +71,7 @@ class Wishes:
     on_expiry: str = OnExpiry.DESTROY
     idle_timeout_s: float | None = None
     cwd: str = ""  # where commands start, if the template says
+    mounts: tuple[MountPlan, ...] = ()
 
     @classmethod
     def of(cls, spec: SessionSpec, user: str, resources: Resources, unlimited: tuple[str, ...]) -> "Wishes":
@@ -87,7 +91,13 @@ class Wishes:
         known = json.loads(text)
         known["resources"] = Resources(**known.get("resources", {}))
         known["unlimited"] = tuple(known.get("unlimited", ()))
+        known["mounts"] = tuple(_mount(told) for told in known.get("mounts", ()))
         return cls(**known)
+
+
+def _mount(told: dict[str, Any]) -> MountPlan:
+    owner = told.pop("owner")
+    return MountPlan(**told, owner=owner and (owner[0], owner[1], owner[2]))
 
 
 class Session:
@@ -166,6 +176,10 @@ class Session:
         """The limits that hold."""
         return self._wishes.resources
 
+    @property
+    def mounts(self) -> tuple[MountPlan, ...]:
+        return self._wishes.mounts
+
     def wishes_with(self, labels: Mapping[str, str]) -> Wishes:
         """For a session that is to be like this one."""
         return replace(self._wishes, labels=dict(labels))
@@ -191,6 +205,7 @@ class Session:
             on_expiry=self.on_expiry,
             idle_timeout_s=self.idle_timeout_s,
             resources=self.resources,
+            mounts=tuple(Mount(each.source, each.target, each.read_only) for each in self.mounts),
             unlimited=self._wishes.unlimited,
             history_counts=self.history_counts,
         )
@@ -293,7 +308,7 @@ class Session:
         """The root as the journal knows it."""
         assert self.volume is not None, "an active session has a volume"
         template = Path(self.row.template_path) if self.row.template_path else None
-        return StartPlan(self.volume, template, self.row.id_range, self.resources)
+        return StartPlan(self.volume, template, self.row.id_range, self.resources, self.mounts)
 
     def _plan(self, request: CallRequest, ticket: Ticket) -> SpawnPlan:
         envs = self._envs if not request.envs else self._envs | dict(request.envs)

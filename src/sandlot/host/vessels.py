@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandlot.contracts.runtime import Guest, ProcessEnd, Runtime, SpawnPlan, StartPlan
+from sandlot.contracts.runtime import Guest, MountPlan, ProcessEnd, Runtime, SpawnPlan, StartPlan
 from sandlot.contracts.storage import Storage, Volume
 from sandlot.host.storage.canonical import RANGES_MAX
 from sandlot.model import Capability, DeadlineExceeded, LimitReached, Resources, SandlotError, Stream, Template, limits
@@ -26,6 +26,7 @@ class Vessel:
     storage: Storage
     runtime: Runtime
     resources: Resources  # the limits that its guest has, or is to have
+    mounts: tuple[MountPlan, ...] = ()
     guest: Guest | None = None  # until it is started
     lost: bool = False
     on_end: Callable[[str], None] | None = None
@@ -101,7 +102,7 @@ class Vessels:
     async def start(self, vessel: Vessel) -> None:
         """Give it a guest. Raises Unavailable, DeadlineExceeded; whoever has the vessel discards it then."""
         path = Path(vessel.template.path) if vessel.template.path else None
-        plan = StartPlan(vessel.volume, path, vessel.id_range, vessel.resources)
+        plan = StartPlan(vessel.volume, path, vessel.id_range, vessel.resources, vessel.mounts)
         vessel.guest = await vessel.runtime.start(plan, vessel.ended)
 
     async def limit(self, vessel: Vessel, resources: Resources) -> None:

@@ -25,6 +25,7 @@ class Capability(StrEnum):
     SECRETS = "secrets"
     PORTS = "ports"
     SNAPSHOTS = "snapshots"
+    VOLUMES = "volumes"  # directories that outlive sessions can be mounted into one
     PAUSE = "pause"  # processes can be frozen
 
 

@@ -34,6 +34,7 @@ FILES_LISTED_MAX = 100_000  # entries that one listing gives as one piece; strea
 TREE_ENTRIES_MAX = 1_000_000  # files, directories and links of one upload
 TREE_EXTRA_BYTES_MAX = MIB  # that an archive tells of one member
 TREE_SKIPPED_TOLD = 100  # of what a transfer left out; the rest is counted
+MOUNTS_MAX = 16  # of one session
 FORKS_MAX = 1000  # by one request
 LAYERS_MAX = 400  # below one root; the kernel takes 500
 LAYERS_MERGED_AT = 8  # side by side in a row; one takes their place

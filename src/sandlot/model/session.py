@@ -18,6 +18,7 @@ from sandlot.model.ids import check_id, check_labels, check_session_id
 from sandlot.model.network import NetworkPolicy
 from sandlot.model.resources import Resources
 from sandlot.model.template import BUILTIN, check_template
+from sandlot.model.volume import Mount, check_mounts
 
 AUTO = "auto"
 
@@ -113,6 +114,7 @@ class SessionSpec:
     network: NetworkPolicy = field(default_factory=NetworkPolicy)
     secrets: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     ports: tuple[int, ...] = ()
+    mounts: tuple[Mount, ...] = ()  # volumes, and directories of the machine that its operator allows
     call_snapshots: bool = False  # a snapshot after every call that someone waits for
     request_id: str | None = None  # a repeated one gives the first answer
 
@@ -135,6 +137,7 @@ class SessionSpec:
         limits.within("timeout_s", self.timeout_s, 0.001, limits.SESSION_LIFETIME_S_MAX)
         if self.idle_timeout_s is not None:
             limits.within("idle_timeout_s", self.idle_timeout_s, 0.001, limits.SESSION_LIFETIME_S_MAX)
+        check_mounts(self.mounts)
         for port in self.ports:
             limits.within("port", port, 1, 65535)
 
@@ -171,6 +174,7 @@ class SessionInfo:
     on_expiry: OnExpiry = OnExpiry.DESTROY
     idle_timeout_s: float | None = None
     resources: Resources = field(default_factory=Resources)  # the limits that hold, asked for or by default
+    mounts: tuple[Mount, ...] = ()
     unlimited: tuple[str, ...] = ()  # defaults of this host that this machine cannot enforce
     history_counts: bool = False  # its disk limit is for all that it keeps, what only snapshots hold included
 

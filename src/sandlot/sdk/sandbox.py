@@ -18,6 +18,7 @@ from sandlot.model import (
     ForkRequest,
     ImportRequest,
     InvalidArgument,
+    Mount,
     MoveProgress,
     MoveRequest,
     NetworkPolicy,
@@ -107,6 +108,7 @@ class AsyncSandbox:
         secrets: Mapping[str, str] | None = None,
         ports: Sequence[int] = (),
         snapshot: str | None = None,
+        volumes: Mapping[str, str] | None = None,
         call_snapshots: bool = False,
         upload: str | os.PathLike[str] | None = None,
         git: str | None = None,
@@ -116,9 +118,8 @@ class AsyncSandbox:
     ) -> Self:
         """A new sandbox, durable when this returns. After `timeout` seconds `on_expiry` is done, `destroy` or `pause`;
         after `idle_timeout` seconds of rest it is paused, and the next use wakes it. The workspace begins with the
-        directory `upload`, without what git would ignore, or a clone of `git`, PATH or PATH#REF. A `request_id` given
-        twice makes one sandbox. Raises CapabilityNotSupported, InvalidArgument, SessionExists, MaxSessionsReached,
-        HostFull, TemplateNotFound, Unavailable, DataDirectoryHeld; then nothing was made."""
+        directory `upload`, without what git ignores, or a clone of `git`, PATH or PATH#REF. `volumes`: what is where,
+        `{"/cache": "name"}` or `"name:ro"`. A `request_id` given twice makes one sandbox. Raises SandlotError."""
         spec = SessionSpec(
             session_id=id,
             template=template,
@@ -135,6 +136,7 @@ class AsyncSandbox:
             network=network or NetworkPolicy(),
             secrets=secrets or {},
             ports=tuple(ports),
+            mounts=_mounts(volumes),
             call_snapshots=call_snapshots,
             request_id=request_id,
         )
@@ -388,6 +390,15 @@ def _start(upload: str | os.PathLike[str] | None, git: str | None, request_id: s
     start: Workspace = registry.load("sdk", "workspace")(upload=upload and os.fspath(upload), git=git)
     start.check()
     return start
+
+
+def _mounts(volumes: Mapping[str, str] | None) -> tuple[Mount, ...]:
+    """A directory of the machine can only be read, unless `:rw` is asked for."""
+    mounts: list[Mount] = []
+    for target, source in (volumes or {}).items():
+        name, _, mode = source.rpartition(":") if source.endswith((":ro", ":rw")) else (source, "", "")
+        mounts.append(Mount(name, target, mode == "ro" or (mode == "" and name.startswith("/"))))
+    return tuple(mounts)
 
 
 def _on_expiry(text: str) -> OnExpiry:

@@ -38,6 +38,7 @@ def build(settings: Settings, progress: Callable[[int], None] | None = None) -> 
             health_interval_s=settings.health_interval_s,
             shutdown_timeout_s=settings.shutdown_timeout_s,
             pause_drain_s=settings.pause_drain_s,
+            mounts=settings.mounts,
         ),
         HostParts(
             storages=_storages(settings),

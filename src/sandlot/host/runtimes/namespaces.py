@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sandlot.contracts.runtime import Group, Guest, StartPlan, Tree
+from sandlot.contracts.runtime import Group, Guest, MountPlan, StartPlan, Tree
 from sandlot.contracts.storage import Volume
 from sandlot.host.runtimes.keeper import Keeper, KeeperLost
 from sandlot.host.storage.canonical import CANONICAL_ID, first_id
@@ -21,6 +21,7 @@ _ALWAYS = frozenset(
         Capability.USERS,
         Capability.TERMINALS,
         Capability.SURVIVES_ENGINE,
+        Capability.VOLUMES,
     }
 )
 
@@ -78,7 +79,7 @@ class NamespacesRuntime:
         if not guest.is_alive():
             os.close(fd)
             raise Unavailable(gone)
-        return Tree(fd, "/", first_id(plan.range))
+        return Tree(fd, "/", first_id(plan.range), tuple(mount.target for mount in plan.mounts))
 
     async def start(self, plan: StartPlan, on_end: Callable[[str], None]) -> Guest:
         words = (HOSTNAME, str(plan.range), *_root_words(plan))
@@ -106,4 +107,10 @@ class NamespacesRuntime:
 
 def _root_words(plan: StartPlan) -> tuple[str, ...]:
     assert plan.template is not None, "a root needs a template"
-    return (str(plan.template), str(plan.volume.path), *map(str, plan.volume.layers))
+    return (str(plan.template), str(plan.volume.path), *map(str, plan.volume.layers), *map(_mount_word, plan.mounts))
+
+
+def _mount_word(mount: MountPlan) -> str:
+    """As guest/src/root.c reads it. No path of a mount holds the end of a line."""
+    owner = ("", "", "") if mount.owner is None else mount.owner
+    return "\n".join(("+ro" if mount.read_only else "+rw", *map(str, owner), mount.target, mount.path))
