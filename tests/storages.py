@@ -25,7 +25,7 @@ _PATIENCE_S = 60
 _MOMENT_S = 10
 _FOLDERS = {
     "layers": "volumes",
-    "btrfs": "btrfs/volumes",
+    "btrfs": "mounts/btrfs/volumes",
     "local-disk": "local-disk/volumes",
     "zfs": "mounts/images",
 }  # below the data directory: where volumes and points are entries

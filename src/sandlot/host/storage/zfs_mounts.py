@@ -15,6 +15,7 @@ from sandlot.host.storage import zfs_images as images
 
 _MNT_EXPIRE, _NOFOLLOW = 4, 8
 _FSOPEN, _FSCONFIG, _FSMOUNT, _CREATE = 430, 431, 432, 6
+_OTHERS = frozenset({"btrfs"})
 _PAUSE_S = 0.005
 _CLOSE_S = 5.0
 
@@ -40,8 +41,12 @@ class Mounts:
         return self.folder / name / "files" / "v"
 
     def found(self) -> dict[str, str]:
-        """Mount points of ours, and the numbers of their filesystems."""
-        return images.mounts_below(self.folder)
+        """Mount points of ours, and the numbers of their filesystems. The folder is shared with other storages."""
+        below = images.mounts_below(self.folder)
+        return {path: number for path, number in below.items() if not self._is_of_others(path)}
+
+    def _is_of_others(self, path: str) -> bool:
+        return Path(path).relative_to(self.folder).parts[0] in _OTHERS
 
     def is_mounted(self, path: Path) -> bool:
         return str(path) in self.found()
