@@ -335,5 +335,5 @@ def test_sdk_and_command_line(client: Client, settings: Settings, root_tar: Path
     sandlot("tag", "busy", "third")
     sandlot("rm", "busy", "again:2", "third")
     assert "template_not_found" in sandlot("show", "busy", "--json", code=125)
-    assert json.loads(sandlot("prune", "--keep", "1G", "--json")) == {"removed": []}
+    assert json.loads(sandlot("prune", "--budget", "1G", "--json")) == {"removed": []}
     assert "usage" in sandlot("tag", "one", code=2)

@@ -1,4 +1,4 @@
-"""Hold the runtimes and storages of this machine to what they promise, and tell which promise was not kept.
+"""Hold the runtimes and storages of this machine to what they promise, and tell what was not kept.
 
 Every check has a session of its own, which is destroyed behind it. Known deviations are told with their reason. The
 exit code is 0 when there is no other."""

@@ -16,7 +16,7 @@ from sandlot.sdk.building import OnLine, build
 
 USAGE = (
     "template ls | show NAME | import PATH NAME | pull IMAGE NAME | create NAME --from ID/SNAPSHOT | build DIR NAME | "
-    "tag NAME NEW | rm NAME... | prune --keep SIZE"
+    "tag NAME NEW | rm NAME... | prune --budget SIZE"
 )
 _DIGEST_CHARS = 19
 
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--insecure", action="store_true", help="of pull: without TLS")
     parser.add_argument("--file", metavar="FILE", help="of build: the build file (default: Dockerfile in DIR)")
     parser.add_argument("--arg", metavar="KEY=VALUE", action="append", default=[], help="of build; can be repeated")
-    parser.add_argument("--keep", metavar="SIZE", help="of prune: how much templates may take, such as 20G")
+    parser.add_argument("--budget", metavar="SIZE", help="of prune: how much templates may take, such as 20G")
 
 
 async def run(context: Context) -> int:
@@ -154,9 +154,11 @@ async def _remove(context: Context, host: Engine, words: Sequence[str]) -> int:
 
 
 async def _prune(context: Context, host: Engine, _words: Sequence[str]) -> int:
-    if context.args.keep is None:
-        raise InvalidArgument("prune needs to know how much may stay", next_step="give --keep SIZE, such as --keep 20G")
-    return _table(context, await host.prune_templates(values.size("--keep", context.args.keep)), "removed")
+    if context.args.budget is None:
+        raise InvalidArgument(
+            "prune needs to know how much may stay", next_step="give --budget SIZE, such as --budget 20G"
+        )
+    return _table(context, await host.prune_templates(values.size("--budget", context.args.budget)), "removed")
 
 
 _Action = Callable[[Context, Engine, Sequence[str]], Awaitable[int]]

@@ -35,7 +35,7 @@ VERBS: Mapping[str, str] = {
     "recover": "Bring a failed session back: its files as they were left, with nothing running in it",
     "doctor": "Tell what this machine can do, and what to do about what it cannot",
     "attack": "Try to break out of sessions of this machine, in every way that is known, and tell what held",
-    "conform": "Hold the runtimes of this machine to what every runtime promises, and tell which promise was not kept",
+    "conform": "Hold the runtimes and storages of this machine to what they promise, and tell what was not kept",
     "demo": "Show a sandbox at work, step by step, with times",
     "completion": "Print a script that lets a shell complete verbs, options and session ids",
 }
