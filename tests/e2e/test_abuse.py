@@ -201,7 +201,7 @@ async def test_users_and_directories(host: SandboxHostService, session: str) -> 
 @pytest.mark.parametrize(
     ("spec", "error"),
     [
-        ({"runtime": "gvisor"}, InvalidArgument),
+        ({"runtime": "firecracker"}, InvalidArgument),
         ({"storage": "tape"}, InvalidArgument),
         ({"template": "other"}, TemplateNotFound),
         ({"resources": Resources(cpus=60000)}, InvalidArgument),

@@ -123,7 +123,7 @@ async def test_time_that_is_up_can_pause(host: SandboxHostService) -> None:
     assert (await host.extend("kept", 3600)).state is SessionState.PAUSED
     await host.resume("kept")
     assert (await run(host, CallRequest("kept", ("echo", "on")))).stdout == b"on\n"
-    assert await kinds(host, "kept") == ["created", "expired", "paused", "extended", "resumed"]
+    assert await kinds(host, "kept") == ["created", "active", "expired", "paused", "extended", "resumed"]
 
 
 async def test_time_can_be_extended_and_shortened(host: SandboxHostService) -> None:
@@ -136,7 +136,7 @@ async def test_time_can_be_extended_and_shortened(host: SandboxHostService) -> N
         await host.extend("nobody", 10)
     await host.extend("more", 0.05)
     await after(host, "more", EventKind.DESTROYED)
-    assert await kinds(host, "more") == ["created", "extended", "extended", "expired", "destroyed"]
+    assert await kinds(host, "more") == ["created", "active", "extended", "extended", "expired", "destroyed"]
 
 
 async def test_what_became_due_without_an_engine_is_done_by_the_next(settings: Settings) -> None:
@@ -150,7 +150,7 @@ async def test_what_became_due_without_an_engine_is_done_by_the_next(settings: S
         await after(host, "gone", EventKind.DESTROYED)
         await after(host, "kept", EventKind.PAUSED)
         await asleep(host)
-        assert await kinds(host, "gone") == ["created", "expired", "destroyed"]
+        assert await kinds(host, "gone") == ["created", "active", "expired", "destroyed"]
         await clean_up(host)
 
 
