@@ -42,6 +42,7 @@ _log = logging.getLogger("sandlot.host")
 _BYTES = "sandlot:bytes"
 _VOLUME = "sandlot:volume"
 _EMPTY = "empty"
+_MOUNT_PAUSES_S = (0.05, 0.2, 0.5, 1.0, 2.0)
 _LOOK_S = 1.0  # how long figures are believed
 _DISK_MIN = 16 << 20
 _FULL_BYTES = 128 << 10  # with less left a write fails soon
@@ -226,8 +227,13 @@ class ZfsStorage:
             if await self._in_time(lambda: self._mounts.is_alive(name)):
                 return
         await self._in_time(lambda: self._mounts.drop(name))
-        with contextlib.suppress(Conflict):
-            await self._zfs.mount(self._dataset(name))
+        # A daemon that has just been started may still count a mount of the one before.
+        for pause_s in _MOUNT_PAUSES_S:
+            with contextlib.suppress(Conflict):
+                await self._zfs.mount(self._dataset(name))
+            if await self._in_time(lambda: self._mounts.has_image(name)):
+                break
+            await asyncio.sleep(pause_s)
         await self._in_time(lambda: self._mounts.open(name))
 
     async def limit(self, volume: Volume, disk_bytes: int | None) -> None:

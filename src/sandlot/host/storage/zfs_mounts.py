@@ -60,6 +60,9 @@ class Mounts:
             return False
         return True
 
+    def has_image(self, name: str) -> bool:
+        return (self.dataset(name) / images.IMAGE).is_file()
+
     def open(self, name: str, *, read_only: bool = False) -> None:
         images.mount_image(self.dataset(name) / images.IMAGE, self.point(name), read_only=read_only)
 
