@@ -67,6 +67,7 @@ class Sentinel:
         if isinstance(answer, FileInfo):
             return answer.modified == _MODIFIED
         if isinstance(answer, list):
+            # An answer may be anything that a host gave: what its members are is asked of each.
             return any(isinstance(one, FileInfo) and self.is_told_by(one) for one in answer)  # pyright: ignore[reportUnknownVariableType]
         return False
 

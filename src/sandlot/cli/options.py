@@ -80,6 +80,7 @@ def add_session_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--request-id", metavar="ID", help="a repeated one gives the first answer")
 
 
+# A parser and a group of its options have no other type in common.
 def add_limit_options(group: argparse._ActionsContainer) -> None:  # pyright: ignore[reportPrivateUsage]
     """What a session and a single command can both be limited in."""
     group.add_argument("--cpus", metavar="CPUS", help="processors, such as 2 or 0.5")

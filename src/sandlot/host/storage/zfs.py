@@ -10,6 +10,7 @@ then the limit of what is there now; history does not count.
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import time
@@ -467,8 +468,9 @@ class ZfsStorage:
             if isinstance(error, SandlotError):
                 raise
             if known:
+                # Who expects the failure does not look at the answer.
                 return None  # pyright: ignore[reportReturnType]
-            if error.errno in (28, 122):
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise LimitReached("the pool is full", next_step="free space", limit="disk") from error
             raise Unavailable(f"files of the pool: {error.strerror or error}") from error
 
