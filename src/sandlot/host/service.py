@@ -5,10 +5,9 @@ import os
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 from functools import partial
 
-from sandlot.contracts.host import CallStream, ExportStream, FileStream, TreeStream
+from sandlot.contracts.host import CallStream, ExportStream
 from sandlot.contracts.storage import Storage
 from sandlot.host.audit import Auditor
 from sandlot.host.background import Background
@@ -18,7 +17,7 @@ from sandlot.host.choices import Choices, session_capabilities
 from sandlot.host.duties import Duties
 from sandlot.host.events import Events
 from sandlot.host.exporting import Exporting
-from sandlot.host.files import Place, SessionFiles
+from sandlot.host.file_verbs import FileVerbs
 from sandlot.host.forks import Forks
 from sandlot.host.health import HealthMonitor
 from sandlot.host.importing import Importing
@@ -43,18 +42,9 @@ from sandlot.model import (
     Capability,
     Change,
     DiffRequest,
-    DirectoryMake,
     Event,
     EventFilter,
     ExportRequest,
-    FileInfo,
-    FileList,
-    FileRead,
-    FileRemove,
-    FileRename,
-    FileRequest,
-    FileStat,
-    FileWrite,
     ForkRequest,
     Health,
     ImportRequest,
@@ -75,9 +65,6 @@ from sandlot.model import (
     TemplateEvent,
     TemplateInfo,
     TemplateRequest,
-    TreeDownload,
-    TreeTally,
-    TreeUpload,
     Turn,
     TurnRequest,
     Unavailable,
@@ -101,7 +88,6 @@ class SandboxHostService:
         self._background = Background()
         self._choices = Choices(parts.storages, parts.runtimes, settings.storage, settings.runtime)
         self._outputs = settings.data / "outputs"
-        self._files = SessionFiles()
         self._events = Events(parts.journal)
         self._lifecycle = Lifecycle(settings, parts, self._choices, self._background, self._outputs)
         self._lockers = lockers = Lockers(
@@ -116,6 +102,11 @@ class SandboxHostService:
         self._auditor = Auditor(parts, settings.data, self._outputs, self._lifecycle.volumes_at_work, changing)
         self._pausing = Pausing(self._lifecycle, parts, settings.pause_drain_s)
         self._duties = Duties(self._lifecycle, parts, self._pausing)
+        self._files = files = FileVerbs(self._lifecycle.find, self._duties.ready, parts.runtimes)
+        self.read_file, self.write_file, self.list_files = files.read_file, files.write_file, files.list_files
+        self.stat_file, self.make_directory = files.stat_file, files.make_directory
+        self.rename_file, self.remove_file = files.rename_file, files.remove_file
+        self.upload_tree, self.download_tree = files.upload_tree, files.download_tree
         self._turns = Turns(self._lifecycle, parts, self._background, settings.turns_kept, settings.snapshot_prefix)
         self._moving = Moving(self._lifecycle, parts, self._choices, self._outputs)
         self._exporting = Exporting(self._lifecycle, parts)
@@ -336,72 +327,6 @@ class SandboxHostService:
             await asyncio.to_thread(log.restore)
             log.close()
         return log
-
-    # ---- files -------------------------------------------------------------------------------------------------
-
-    @asynccontextmanager
-    async def read_file(self, request: FileRead) -> AsyncGenerator[FileStream]:
-        async with self._reaching(request) as place, self._files.read(place, request) as stream:
-            yield stream
-
-    async def write_file(self, request: FileWrite, content: AsyncIterable[bytes]) -> FileInfo:
-        async with self._writing(request) as place:
-            return await self._files.write(place, request, content)
-
-    @asynccontextmanager
-    async def list_files(self, request: FileList) -> AsyncGenerator[AsyncIterator[Sequence[FileInfo]]]:
-        async with self._reaching(request) as place, self._files.list(place, request) as batches:
-            yield batches
-
-    async def stat_file(self, request: FileStat) -> FileInfo:
-        async with self._reaching(request) as place:
-            return await self._files.stat(place, request)
-
-    async def make_directory(self, request: DirectoryMake) -> bool:
-        async with self._writing(request) as place:
-            return await self._files.make_directory(place, request)
-
-    async def rename_file(self, request: FileRename) -> FileInfo:
-        async with self._writing(request) as place:
-            return await self._files.rename(place, request)
-
-    async def remove_file(self, request: FileRemove) -> None:
-        async with self._writing(request) as place:
-            await self._files.remove(place, request)
-
-    async def upload_tree(self, request: TreeUpload, content: AsyncIterable[bytes]) -> TreeTally:
-        async with self._writing(request) as place:
-            return await self._files.unpack(place, request, content)
-
-    @asynccontextmanager
-    async def download_tree(self, request: TreeDownload) -> AsyncGenerator[TreeStream]:
-        async with self._reaching(request) as place, self._files.pack(place, request) as stream:
-            yield stream
-
-    @asynccontextmanager
-    async def _writing(self, request: FileRequest) -> AsyncGenerator[Place]:
-        """A root that is being closed must have no writer, nor a thread that its caller did not wait for."""
-        session = self._lifecycle.find(request.session_id)
-        await self._duties.ready(session)
-        over = await session.gate.begin_writing()
-        try:
-            place = replace(self._place(session, request.user), over=over)
-        except BaseException:  # nothing was begun; then raised again
-            over()
-            raise
-        with session.in_use():
-            yield place
-
-    @asynccontextmanager
-    async def _reaching(self, request: FileRequest) -> AsyncGenerator[Place]:
-        session = self._lifecycle.find(request.session_id)
-        if session.row.state is SessionState.PAUSED:
-            await self._duties.ready(session)
-        with session.in_use():
-            yield self._place(session, request.user)
-
-    def _place(self, session: Session, user: str | None) -> Place:
-        return session.open_files(self._parts.runtimes[session.row.runtime], user)
 
     # ---- snapshots and turns -----------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from sandlot.contracts.runtime import (
 from sandlot.contracts.storage import Volume
 from sandlot.host.call_limits import CallLimits, check_call
 from sandlot.host.calls import LiveCall, Ticket
-from sandlot.host.files import Place
+from sandlot.host.desk import Place
 from sandlot.host.gate import Gate
 from sandlot.host.history import SnapshotRow
 from sandlot.host.journal import CallRow, Journal, SessionRow

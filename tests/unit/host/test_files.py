@@ -14,7 +14,8 @@ import pytest
 
 from sandlot.contracts.runtime import Tree
 from sandlot.host import inside
-from sandlot.host.files import Desk, Place, SessionFiles, translate
+from sandlot.host.desk import Desk, Hands, Place, translate
+from sandlot.host.files import SessionFiles
 from sandlot.host.inside import WrongKind
 from sandlot.model import (
     DeadlineExceeded,
@@ -42,9 +43,9 @@ MIB = 1 << 20
 
 @pytest.fixture
 def files() -> Iterator[SessionFiles]:
-    files = SessionFiles()
-    yield files
-    files.close()
+    hands = Hands()
+    yield SessionFiles(hands)
+    hands.close()
 
 
 @pytest.fixture
@@ -204,12 +205,13 @@ async def test_what_waits_when_the_engine_closes_is_told_so(
 ) -> None:
     """It was not cancelled by whoever asked, so it is not told that it was."""
     before = descriptors()
-    files = SessionFiles()
+    hands = Hands()
+    files = SessionFiles(hands)
     gate = Gate(monkeypatch)
     tasks = [asyncio.ensure_future(files.stat(place(), FileStat("s", "."))) for _ in range(20)]
     for _ in range(8):
         await asyncio.to_thread(gate.entered.acquire, timeout=10)
-    files.close()
+    hands.close()
     gate.open()
     answers = await asyncio.gather(*tasks, return_exceptions=True)
     assert [type(answer) for answer in answers].count(FileInfo) == 8
@@ -222,11 +224,12 @@ async def test_what_waits_when_the_engine_closes_is_told_so(
 async def test_streams_that_are_open_when_the_engine_closes(place: Callable[[], Place], tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(bytes(3 * MIB))
     before = descriptors()
-    files = SessionFiles()
+    hands = Hands()
+    files = SessionFiles(hands)
     async with files.read(place(), FileRead("s", "x")) as stream:
         pieces = aiter(stream)
         await anext(pieces)
-        files.close()
+        hands.close()
         with pytest.raises(Unavailable):
             await anext(pieces)
     assert descriptors() == before
@@ -237,13 +240,14 @@ async def test_what_waits_to_be_closed_when_the_engine_closes(
 ) -> None:
     (tmp_path / "x").write_bytes(bytes(3 * MIB))
     before = descriptors()
-    files = SessionFiles()
+    hands = Hands()
+    files = SessionFiles(hands)
     gate = Gate(monkeypatch)
     async with files.read(place(), FileRead("s", "x")):
         tasks = [asyncio.ensure_future(files.stat(place(), FileStat("s", "."))) for _ in range(8)]
         for _ in tasks:
             await asyncio.to_thread(gate.entered.acquire, timeout=10)
-    files.close()
+    hands.close()
     gate.open()
     await asyncio.gather(*tasks)
     assert await settled(before) == before

@@ -1,0 +1,277 @@
+"""Where the files of one session are worked on: in threads that act as one user, step by step, each with a deadline."""
+
+import asyncio
+import errno
+import os
+import threading
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+from sandlot.contracts.runtime import Tree
+from sandlot.host import inside
+from sandlot.host.accounts import TEXT_BYTES_MAX, find_account
+from sandlot.host.inside import Inside, WrongKind
+from sandlot.host.kernel import Identity, act_as, serve_sessions
+from sandlot.model import (
+    DeadlineExceeded,
+    FileConflict,
+    FileNotFound,
+    InvalidArgument,
+    InvalidState,
+    LimitReached,
+    PermissionDenied,
+    SandlotError,
+    Unavailable,
+    limits,
+)
+
+_THREADS = 8
+_KNOWN_MAX = 4096
+_SHOWN_CHARS = 300
+_CLOSING = "the engine is closing"
+_T = TypeVar("_T")
+
+
+_Key = tuple[int, str, tuple[int, ...], tuple[int, ...]]  # whose range, which name, and what the two lists looked like
+
+_MISSING = {errno.ENOENT, errno.ESTALE}
+_FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EMLINK}
+_CONFLICTS = {
+    errno.EEXIST: "something is there already",
+    errno.ENOTEMPTY: "the directory is not empty",
+    errno.ENOTDIR: "something above it, or the path itself, is not a directory",
+    errno.EISDIR: "it is a directory",
+    errno.EBUSY: "it cannot be moved or removed",
+    errno.ETXTBSY: "it is a program that is running",
+    errno.ELOOP: "too many links, or a link where none may be",
+    errno.EAGAIN: "a program of the session holds it, or renames it again and again",
+}
+_WRONG = {errno.ENAMETOOLONG: "a name of it is too long", errno.EINVAL: "it cannot be used like this"}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Whose files, seen from where, and touched by whom. Handed to one verb, which closes the tree."""
+
+    tree: Tree
+    workspace: str
+    user: str  # empty where the runtime has no users
+    over: Callable[[], None] | None = None  # called when nothing works at the files any more, in any thread
+
+
+class Desk:
+    """Where the files of one session are worked on, for the time of one operation. What was opened for it is closed
+    when it was left and no thread works at it any more, and then nobody can begin: a number that is used after it was
+    closed may be another session's by then."""
+
+    def __init__(self, place: Place, path: str, known: dict[_Key, Identity]) -> None:
+        self.inside = Inside(place.tree, place.workspace)
+        self._open = ExitStack()
+        if place.over:
+            self._open.callback(place.over)
+        self._open.callback(self.inside.close)
+        self.path = self._locate(path)
+        self.shown = printable(self.path)  # in errors
+        self._first_id = place.tree.first_id
+        self._user = place.user
+        self._known = known
+        self._who: Identity | None = None
+        self._lock = threading.Lock()
+        self._at_work = 0
+        self._left = False
+
+    def _locate(self, path: str) -> str:
+        try:
+            return self.inside.locate(path)
+        except BaseException:  # nobody gets this desk, so nobody would leave it
+            self.close()
+            raise
+
+    @property
+    def has_users(self) -> bool:
+        return self._first_id is not None
+
+    def work(self, step: Callable[[], _T], *, last: bool = False) -> _T:
+        """In a thread, as the user; after the last step everything is closed. Raises InvalidState when it was left."""
+        with self._lock:
+            if self._left:
+                raise InvalidState(f"{self.shown} is read no more", next_step="read within the context that opened it")
+            self._at_work += 1
+            self._left = last
+        try:
+            self._become_user()
+            return step()
+        finally:
+            with self._lock:
+                self._at_work -= 1
+                over = self._left and not self._at_work
+            if over:
+                self.close()
+
+    def end(self) -> None:
+        """Within a step: it is the last."""
+        with self._lock:
+            self._left = True
+
+    def leave(self) -> bool:
+        """Nobody can begin from now on. Whether there is something to close; a thread at work closes it itself."""
+        with self._lock:
+            was_left, self._left = self._left, True
+            return not was_left and not self._at_work
+
+    def close_as_user(self) -> None:
+        """In a thread. Whoever made something away from its place removes it; who is not known yet has made nothing."""
+        with suppress(OSError):
+            act_as(self._who)
+        self.close()
+
+    def close(self) -> None:
+        with suppress(OSError, RuntimeError):  # each is tried; the loop that waits may be closed
+            self._open.close()
+
+    def keep(self, close: Callable[[], None]) -> None:
+        """Something to be closed at the end."""
+        self._open.callback(close)
+
+    def _become_user(self) -> None:
+        """In the thread that is to work. Raises InvalidArgument, Unavailable."""
+        try:
+            if self._first_id is None:
+                act_as(None)
+                return
+            self._who = self._who or self._find(self._first_id)
+            act_as(self._who)
+        except OSError as error:
+            raise Unavailable(f"the engine cannot act for the session: {error.strerror}") from error
+
+    def _find(self, first_id: int) -> Identity:
+        # Whatever its bits say, the session's own list of users can be read; the guest reads it as root too.
+        act_as(Identity(first_id, first_id, (first_id,), powerful=True))
+        key = (first_id, self._user, self._look("/etc/passwd"), self._look("/etc/group"))
+        found = self._known.get(key)
+        if found is None:
+            account = find_account(self._user, self._text("/etc/passwd"), self._text("/etc/group"))
+            if account is None:
+                raise InvalidArgument(
+                    f"the session has no user {self._user!r}", next_step="give a name of its /etc/passwd"
+                )
+            groups = tuple(first_id + group for group in account.groups)
+            found = Identity(first_id + account.uid, first_id + account.gid, groups, powerful=account.uid == 0)
+            if len(self._known) >= _KNOWN_MAX:
+                self._known.clear()
+            if all(key[2:]):  # a list that was not seen is not known again
+                self._known[key] = found
+        return found
+
+    def _look(self, path: str) -> tuple[int, ...]:
+        try:
+            with self.inside.opened(path, os.O_PATH) as fd:
+                found = os.fstat(fd)
+        except OSError:
+            return ()
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+    def _text(self, path: str) -> bytes:
+        """A list that is missing or no file is an empty one, as it is to the guest."""
+        try:
+            fd, _found = inside.open_regular(self.inside, path)
+        except OSError:
+            return b""
+        try:
+            return os.pread(fd, TEXT_BYTES_MAX, 0)
+        finally:
+            os.close(fd)
+
+
+class Hands:
+    """The threads. Those that act for sessions do nothing else; those of sessions without users of their own stay
+    themselves."""
+
+    def __init__(self) -> None:
+        self._others = ThreadPoolExecutor(_THREADS, "sandlot-files", serve_sessions)
+        self._own = ThreadPoolExecutor(_THREADS, "sandlot-own-files", serve_sessions)
+        self._known: dict[_Key, Identity] = {}
+
+    def close(self) -> None:
+        self._others.shutdown(wait=False, cancel_futures=True)
+        self._own.shutdown(wait=False, cancel_futures=True)
+
+    @contextmanager
+    def desk(self, place: Place, path: str) -> Generator[Desk]:
+        desk = Desk(place, path, self._known)
+        try:
+            yield desk
+        finally:
+            if desk.leave():
+                self._close(desk)
+
+    def _close(self, desk: Desk) -> None:
+        """Not on the loop: the last one who closes a large file that was removed, or a root that was, waits for it."""
+
+        def close_here(job: Future[None]) -> None:
+            if job.cancelled():
+                desk.close()
+
+        try:
+            self._pool(desk).submit(desk.close_as_user).add_done_callback(close_here)
+        except RuntimeError:  # the engine is closing
+            desk.close()
+
+    def _pool(self, desk: Desk) -> ThreadPoolExecutor:
+        return self._others if desk.has_users else self._own
+
+    async def do(self, desk: Desk, step: Callable[[], _T], *, last: bool = False) -> _T:
+        """One blocking step, as the user, in a thread, with a deadline. Raises what went wrong in our own words."""
+        try:
+            job = self._pool(desk).submit(desk.work, step, last=last)
+        except RuntimeError:
+            raise Unavailable(_CLOSING) from None
+        try:
+            async with asyncio.timeout(limits.FILE_DEADLINE_S):
+                return await asyncio.wrap_future(job)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise Unavailable(_CLOSING) from None  # nobody asked for it but the end of the pool
+        except SandlotError:
+            raise
+        except TimeoutError:
+            raise DeadlineExceeded(f"{desk.shown} was not done in {limits.FILE_DEADLINE_S:g} s") from None
+        except OSError as error:
+            raise translate(error, desk.path, desk.shown) from error
+
+
+def printable(path: str) -> str:
+    """A session chooses its names; those who read an error have a terminal."""
+    shown = path[:_SHOWN_CHARS]
+    return shown if shown.isprintable() else shown.encode("unicode_escape").decode()
+
+
+def translate(error: OSError, path: str, shown: str) -> SandlotError:
+    """What the kernel said, as an error that callers know."""
+    number = error.errno or 0
+    said = error.strerror or os.strerror(number)
+    if number in _MISSING:
+        return FileNotFound(f"{shown}: there is no such file or directory", path=path)
+    if number == errno.EXDEV:
+        return PermissionDenied(
+            f"{shown}: leads out of the files of the session",
+            next_step="what is no file of it, as in /proc and /dev, can be read by a command there",
+            path=path,
+        )
+    if number in _FORBIDDEN:
+        return PermissionDenied(f"{shown}: the user may not do that", next_step="give another user", path=path)
+    if isinstance(error, WrongKind):
+        return FileConflict(f"{shown}: {said}", path=path)
+    if number in _CONFLICTS:
+        return FileConflict(f"{shown}: {_CONFLICTS[number]}", path=path)
+    if number in _FULL:
+        return LimitReached(f"{shown}: {said}", limit=errno.errorcode.get(number, ""), path=path)
+    if number in _WRONG:
+        return InvalidArgument(f"{shown}: {_WRONG[number]}", path=path)
+    return Unavailable(f"{shown}: {said}", path=path)

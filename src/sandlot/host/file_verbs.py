@@ -1,0 +1,107 @@
+"""The verbs of files as the waist has them: each finds its session, waits where it must, and works at its files."""
+
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from sandlot.contracts.host import FileStream, TreeStream
+from sandlot.contracts.runtime import Runtime
+from sandlot.host.desk import Hands, Place
+from sandlot.host.files import SessionFiles
+from sandlot.host.session import Session
+from sandlot.model import (
+    DirectoryMake,
+    FileInfo,
+    FileList,
+    FileRead,
+    FileRemove,
+    FileRename,
+    FileRequest,
+    FileStat,
+    FileWrite,
+    SessionState,
+    TreeDownload,
+    TreeTally,
+    TreeUpload,
+)
+
+
+class FileVerbs:
+    def __init__(
+        self,
+        find: Callable[[str], Session],
+        ready: Callable[[Session], Awaitable[None]],
+        runtimes: Mapping[str, Runtime],
+    ) -> None:
+        self._find = find
+        self._ready = ready  # wakes a session that rests
+        self._runtimes = runtimes
+        self._hands = Hands()
+        self._files = SessionFiles(self._hands)
+
+    def close(self) -> None:
+        self._hands.close()
+
+    @asynccontextmanager
+    async def read_file(self, request: FileRead) -> AsyncGenerator[FileStream]:
+        async with self._reaching(request) as place, self._files.read(place, request) as stream:
+            yield stream
+
+    async def write_file(self, request: FileWrite, content: AsyncIterable[bytes]) -> FileInfo:
+        async with self._writing(request) as place:
+            return await self._files.write(place, request, content)
+
+    @asynccontextmanager
+    async def list_files(self, request: FileList) -> AsyncGenerator[AsyncIterator[Sequence[FileInfo]]]:
+        async with self._reaching(request) as place, self._files.list(place, request) as batches:
+            yield batches
+
+    async def stat_file(self, request: FileStat) -> FileInfo:
+        async with self._reaching(request) as place:
+            return await self._files.stat(place, request)
+
+    async def make_directory(self, request: DirectoryMake) -> bool:
+        async with self._writing(request) as place:
+            return await self._files.make_directory(place, request)
+
+    async def rename_file(self, request: FileRename) -> FileInfo:
+        async with self._writing(request) as place:
+            return await self._files.rename(place, request)
+
+    async def remove_file(self, request: FileRemove) -> None:
+        async with self._writing(request) as place:
+            await self._files.remove(place, request)
+
+    async def upload_tree(self, request: TreeUpload, content: AsyncIterable[bytes]) -> TreeTally:
+        async with self._writing(request) as place:
+            return await self._files.unpack(place, request, content)
+
+    @asynccontextmanager
+    async def download_tree(self, request: TreeDownload) -> AsyncGenerator[TreeStream]:
+        async with self._reaching(request) as place, self._files.pack(place, request) as stream:
+            yield stream
+
+    @asynccontextmanager
+    async def _writing(self, request: FileRequest) -> AsyncGenerator[Place]:
+        """A root that is being closed must have no writer, nor a thread that its caller did not wait for."""
+        session = self._find(request.session_id)
+        await self._ready(session)
+        over = await session.gate.begin_writing()
+        try:
+            place = replace(self._place(session, request.user), over=over)
+        except BaseException:  # nothing was begun; then raised again
+            over()
+            raise
+        with session.in_use():
+            yield place
+
+    @asynccontextmanager
+    async def _reaching(self, request: FileRequest) -> AsyncGenerator[Place]:
+        session = self._find(request.session_id)
+        if session.row.state is SessionState.PAUSED:
+            await self._ready(session)
+        with session.in_use():
+            yield self._place(session, request.user)
+
+    def _place(self, session: Session, user: str | None) -> Place:
+        return session.open_files(self._runtimes[session.row.runtime], user)
