@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sandlot.conformance.checks import Broken, Check, Outcome, equal, expect, judge
 from sandlot.contracts import Storage, Volume
-from sandlot.model import Capability, Conflict, SandlotError, limits
+from sandlot.model import Capability, Conflict, NotFound, SandlotError, limits
 
 MIB = 1 << 20
 _LOOKS, _LOOK_S = 50, 0.3
@@ -51,8 +51,7 @@ class VolumeStage:
         await self.storage.release(text)
 
     async def no_strays(self) -> None:
-        """Nothing is left of what was undone, when it was swept."""
-        await self.storage.sweep()
+        """What was undone or released is on its way out, and not forgotten."""
         equal(list(await self.storage.strays(self.kept)), list[str]())
 
     async def content(self, point: str, name: str) -> str | None:
@@ -136,16 +135,16 @@ async def a_volume_begins_empty(stage: VolumeStage) -> None:
     equal(upper.stat().st_mode & 0o7777, 0o755)
 
 
-async def a_name_does_not_lead_to_two(stage: VolumeStage) -> None:
-    """A second volume of a name is refused, or is another one: the first is as it was."""
+async def a_name_is_given_once(stage: VolumeStage) -> None:
+    """A second volume of a name is refused, and the first is as it was; when that was released the name is free."""
     volume = await stage.volume()
     write(volume, "a", "first")
-    with contextlib.suppress(Conflict):
-        other = await stage.storage.create(volume.name)
-        stage.kept.append(other.state)
-        expect(other.path != volume.path, "two volumes are at one place")
-        equal(read(other, "a"), None)
+    await _refused(stage.storage.create(volume.name), Conflict)
     equal(read(volume, "a"), "first")
+    await stage.drop(volume.state)
+    again = await stage.storage.create(volume.name)
+    stage.kept.append(again.state)
+    equal(read(again, "a"), None)
 
 
 async def volumes_do_not_see_each_other(stage: VolumeStage) -> None:
@@ -178,8 +177,10 @@ async def what_is_released_goes(stage: VolumeStage) -> None:
     volume = await stage.volume()
     write(volume, "a", "x" * MIB)
     await stage.drop(volume.state)
+    await stage.no_strays()
     await stage.storage.sweep()
     expect(bool(await stage.storage.missing(volume.state)), "what was released is still there")
+    await _refused(stage.storage.usage(volume.state), NotFound)
     expect(not (volume.path / "u" / "a").exists(), "a file of what was released is still there")
 
 
@@ -378,7 +379,7 @@ VOLUME_CHECKS: tuple[Check[VolumeStage], ...] = (
     Check(attaching_again_changes_nothing),
     Check(a_sync_ends),
     Check(a_volume_begins_empty),
-    Check(a_name_does_not_lead_to_two),
+    Check(a_name_is_given_once),
     Check(volumes_do_not_see_each_other),
     Check(a_volume_is_found_by_its_state),
     Check(what_nobody_made_is_refused),

@@ -143,6 +143,8 @@ class BtrfsStorage:
         check_id("volume", name)
         source = _subvolume(point) if point else ""
         made = _new_id("s-") if point else name  # one that begins empty is known by its name: see `open`
+        if made in self._due:
+            await self.sweep()  # the name of what was released is free
         group = 0
         if disk_bytes is not None or self._place.has_quotas():
             group = _GROUP_MARK << _GROUP_BITS | int.from_bytes(os.urandom(_GROUP_BITS // 8))
@@ -372,6 +374,7 @@ class BtrfsStorage:
 
     async def strays(self, needed: Iterable[str]) -> Sequence[str]:
         known = {_subvolume(text) for text in needed if text}
+        known |= self._due  # it goes with the next sweep
         return [name for name in await self._names() if name not in known and not self._is_needed(name)]
 
     async def remove_stray(self, name: str) -> None:
@@ -419,7 +422,7 @@ class BtrfsStorage:
         if (known := self._sizes.get(key)) is not None:
             return known
         try:
-            if (group := _group(text)) and not without:
+            if (group := _group(text)) and not without and not await self.missing(text):
                 return await asyncio.to_thread(self._place.used, group)
             size = await asyncio.to_thread(self._measure, text, without)
         except OSError as error:

@@ -19,7 +19,6 @@ LAYERS: Mapping[str, str] = {
 SHRINKING = "shrinking"
 
 ZFS: Mapping[str, str] = {
-    "freed-space": "where a volume is an image, what its session deletes stays allocated in the pool for the volume",
     SHRINKING: "the limit of a volume can be raised, and not lowered",
 }
 

@@ -41,6 +41,18 @@ class ZfsPool:
     def is_own(self) -> bool:
         return not self._settings.pool
 
+    @property
+    def sessions(self) -> str:
+        return f"{self.name}/{self._settings.sessions}"
+
+    @property
+    def bases(self) -> str:
+        return f"{self.name}/{self._settings.bases}"
+
+    def dataset(self, name: str) -> str:
+        """Of a session."""
+        return f"{self.sessions}/{name}"
+
     async def is_there(self) -> bool:
         name = self._name_file.read_text().strip() if self.was_used() else self.name
         return name in await self._zfs.pools()

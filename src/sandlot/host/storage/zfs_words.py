@@ -144,6 +144,11 @@ def read_size(text: str) -> int:
     return int(float(match[1]) * _UNITS[match[2]]) if match[2] or "." in match[1] else int(match[1])
 
 
+def read_number(text: str, default: int) -> int:
+    """Of a property that we wrote; others may have."""
+    return int(text) if text.isascii() and text.isdigit() else default
+
+
 def read_fraction(text: str) -> float:
     """`12%`, `12`, `-`. Raises Unavailable."""
     if text in ("-", ""):
