@@ -54,8 +54,9 @@ enum {
 
 enum { STREAM_STDOUT = 0, STREAM_STDERR = 1, STREAMS = 2 };
 enum { SCOPE_GROUP = 0, SCOPE_TREE = 1, SCOPE_PROCESS = 2 };
-/* SPAWN_GROUPS: with the message come descriptors of cgroups that the program enters first. */
-enum { SPAWN_PTY = 1, SPAWN_STDIN = 2, SPAWN_GROUPS = 4, SPAWN_FLAGS = SPAWN_PTY | SPAWN_STDIN | SPAWN_GROUPS };
+/* SPAWN_GROUPS: with the message come descriptors of cgroups that the program enters first. SPAWN_PROBE: no program; the
+ * arguments are a port, and what to send there. */
+enum { SPAWN_PTY = 1, SPAWN_STDIN = 2, SPAWN_GROUPS = 4, SPAWN_PROBE = 8, SPAWN_FLAGS = 15 };
 enum { SPAWN_GROUPS_MAX = 8 };
 
 /* Where a spawn failed. */

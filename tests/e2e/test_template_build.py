@@ -13,10 +13,13 @@ from sandlot.host.service import SandboxHostService
 from sandlot.model import (
     CallRequest,
     InvalidArgument,
+    Ready,
+    ReadyKind,
     SessionFilter,
     SessionSpec,
     SnapshotNotFound,
     SnapshotRequest,
+    Start,
     TemplateImport,
     TemplateInfo,
     TemplateNotFound,
@@ -117,6 +120,22 @@ async def test_a_build_file(host: SandboxHostService, base: TemplateInfo, tmp_pa
     assert lines.count("  as before") == 1, "what comes before the change is not done again, what comes after is"
 
 
+async def test_a_build_file_with_a_start_command(host: SandboxHostService, base: TemplateInfo, tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text(
+        'FROM base\nREADY --timeout=5 log "it is up"\nRUN echo up > /word\nCMD echo it is $(cat /word); cat /dev/zero\n'
+    )
+    made = await build(host, tmp_path, "starts:1", None, {}, None)
+    ready = Ready(ReadyKind.LOG, 0, "it is up")
+    assert made.start == Start(("/bin/sh", "-c", "echo it is $(cat /word); cat /dev/zero"), ready, 5.0)
+    # What is built on it inherits the command, and nothing is started meanwhile: it would never be ready.
+    (tmp_path / "Dockerfile").write_text("FROM starts:1\nRUN rm /word\nSTART echo another\nREADY running\n")
+    other = await build(host, tmp_path, "starts:2", None, {}, None)
+    assert other.start == Start(("/bin/sh", "-c", "echo another"))
+    session = await host.create(SessionSpec(template="starts:2"))
+    calls = await host.calls(session.session_id)
+    assert [call.argv[-1] for call in calls] == ["echo another"]
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -127,6 +146,7 @@ async def test_a_build_file(host: SandboxHostService, base: TemplateInfo, tmp_pa
         ("FROM base\nCOPY link /x", "line 2: .*outside"),
         ("FROM base\nCOPY gone /x", "line 2: there is no gone"),
         ("FROM base\nCOPY --chown=1 a b", "takes no options"),
+        ("FROM base\nREADY soon", "line 2: 'soon' is no readiness"),
         ("FROM base\nRUN a \\", "middle of a line"),
         ("", "begins with FROM"),
     ],
@@ -153,7 +173,7 @@ def test_lines_are_put_together() -> None:
 
 def test_the_command_line_builds(settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "root.tar").write_bytes(busybox_tar())
-    (tmp_path / "Dockerfile").write_text("FROM base\nRUN echo built > /mark\n")
+    (tmp_path / "Dockerfile").write_text("FROM base\nRUN echo built > /mark\nCMD cat /mark\n")
 
     def sandlot(*words: str) -> str:
         line = [sys.executable, "-m", "sandlot", "--data-dir", str(settings.data), *words]
@@ -164,8 +184,10 @@ def test_the_command_line_builds(settings: Settings, tmp_path: Path) -> None:
     sandlot("template", "import", str(tmp_path / "root.tar"), "base")
     assert json.loads(sandlot("template", "build", str(tmp_path), "app:1", "--json"))["names"] == ["app:1"]
     assert sandlot("run", "--template", "app:1", "--", "/bin/cat", "/mark") == "built\n"
+    assert sandlot("run", "--template", "app:1") == "built\n", "what the image says"
     session = sandlot("create", "--template", "app:1").strip()
     sandlot("snapshot", session, "here")
-    sandlot("template", "create", "copy", "--from", f"{session}/here")
+    sandlot("template", "create", "copy", "--from", f"{session}/here", "--start", "echo hi", "--ready", "log hi")
+    assert "/bin/sh -c 'echo hi'; ready: log hi, within 60 s" in sandlot("template", "show", "copy")
     sandlot("kill", session)
     assert "copy:latest" in sandlot("template", "ls")

@@ -58,6 +58,7 @@ def add_session_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--disk", metavar="SIZE", help="such as 10G")
     group.add_argument("--io-weight", metavar="WEIGHT", help="share of a busy disk, 1 to 1000; others have 100")
     group.add_argument("--call-snapshots", action="store_true", help="take a snapshot after every command")
+    group.add_argument("--no-start", action="store_true", help="leave out what the template starts")
     group.add_argument("--idle", metavar="TIME", help="pause it after so long without a command, wake it with the next")
     group.add_argument(
         "--on-expiry",
@@ -131,6 +132,7 @@ def session_spec(args: argparse.Namespace) -> SessionSpec:
         ports=tuple(values.count("--port", port) for port in args.port),
         mounts=tuple(values.mount("--volume", text) for text in args.volume),
         call_snapshots=args.call_snapshots,
+        starts=not args.no_start,
         request_id=args.request_id,
     )
 

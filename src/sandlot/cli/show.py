@@ -54,6 +54,7 @@ def _facts(session: SessionInfo, now: float) -> list[tuple[str, str]]:
         ("space", "not measured" if session.space_used is None else size_text(session.space_used)),
         ("volumes", mounts_text(session) or "none"),
         ("limits", limits_text(session)),
+        ("started", session.start_call or "nothing"),
         ("labels", labels_text(session.labels) or "none"),
     ]
 

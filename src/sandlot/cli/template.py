@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import shlex
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -11,7 +12,15 @@ from sandlot.cli.context import Context, Engine
 from sandlot.cli.screen import printable
 from sandlot.cli.show import ago, size_text
 from sandlot.cli.template_progress import shown
-from sandlot.model import InvalidArgument, TemplateImport, TemplateInfo, TemplatePull, TemplateRequest, TemplateSnapshot
+from sandlot.model import (
+    InvalidArgument,
+    Start,
+    TemplateImport,
+    TemplateInfo,
+    TemplatePull,
+    TemplateRequest,
+    TemplateSnapshot,
+)
 from sandlot.sdk.building import OnLine, build
 
 USAGE = (
@@ -30,6 +39,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--insecure", action="store_true", help="of pull: without TLS")
     parser.add_argument("--file", metavar="FILE", help="of build: the build file (default: Dockerfile in DIR)")
     parser.add_argument("--arg", metavar="KEY=VALUE", action="append", default=[], help="of build; can be repeated")
+    parser.add_argument("--start", metavar="TEXT", help="of import, pull, create: run it in every session")
+    parser.add_argument(
+        "--ready",
+        metavar="WHEN",
+        help="it is ready when: running, port N, http N [PATH], log TEXT; alone: of the image's command",
+    )
+    parser.add_argument("--ready-timeout", metavar="TIME", help="how long that may take: 30s, 2m (default: 1m)")
     parser.add_argument("--budget", metavar="SIZE", help="of prune: how much templates may take, such as 20G")
 
 
@@ -57,19 +73,19 @@ async def make(context: Context, host: Engine, request: TemplateRequest) -> int:
 
 
 async def _import(context: Context, host: Engine, words: Sequence[str]) -> int:
-    return await make(context, host, TemplateImport(_absolute(words[0]), words[1], context.args.image))
+    return await make(context, host, TemplateImport(_absolute(words[0]), words[1], context.args.image, _start(context)))
 
 
 async def _pull(context: Context, host: Engine, words: Sequence[str]) -> int:
     args = context.args
-    return await make(context, host, TemplatePull(words[0], words[1], args.auth_file, args.insecure))
+    return await make(context, host, TemplatePull(words[0], words[1], args.auth_file, args.insecure, _start(context)))
 
 
 async def _create(context: Context, host: Engine, words: Sequence[str]) -> int:
     session_id, slash, snapshot = (context.args.source or "").partition("/")
     if not slash:
         raise InvalidArgument("create needs a point of a session", next_step="give --from ID/SNAPSHOT")
-    return await make(context, host, TemplateSnapshot(session_id, snapshot, words[0]))
+    return await make(context, host, TemplateSnapshot(session_id, snapshot, words[0], start=_start(context)))
 
 
 async def _build(context: Context, host: Engine, words: Sequence[str]) -> int:
@@ -80,6 +96,12 @@ async def _build(context: Context, host: Engine, words: Sequence[str]) -> int:
     else:
         context.screen.line(made.digest)
     return 0
+
+
+def _start(context: Context) -> Start | None:
+    args = context.args
+    timeout_s = None if args.ready_timeout is None else values.duration("--ready-timeout", args.ready_timeout)
+    return Start.of(args.start, args.ready, timeout_s)
 
 
 def _sayer(context: Context) -> OnLine | None:
@@ -130,6 +152,7 @@ async def _show(context: Context, host: Engine, words: Sequence[str]) -> int:
         ("user", template.user),
         ("directory", template.cwd or "the workspace"),
         ("command", " ".join((*template.entrypoint, *template.command)) or "none"),
+        ("starts", _started(template.start)),
         *(("variable", f"{name}={value}") for name, value in template.envs.items()),
         *(("label", f"{name}={value}") for name, value in template.labels.items()),
         *(("left out", f"{count:,} of the kind {what}") for what, count in template.left_out.items()),
@@ -137,6 +160,12 @@ async def _show(context: Context, host: Engine, words: Sequence[str]) -> int:
     for name, value in facts:
         context.screen.line(f"{name:<10} {printable(value)}")
     return 0
+
+
+def _started(start: Start | None) -> str:
+    if start is None:
+        return "nothing"
+    return f"{shlex.join(start.argv)}; ready: {start.ready}, within {start.timeout_s:g} s"
 
 
 async def _tag(context: Context, host: Engine, words: Sequence[str]) -> int:

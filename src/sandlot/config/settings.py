@@ -7,7 +7,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandlot.model import AUTO, TURN_PREFIX, AllowedMount, InvalidArgument, Resources, limits
+from sandlot.model import (
+    AUTO,
+    TURN_PREFIX,
+    AllowedMount,
+    InvalidArgument,
+    Resources,
+    check_template,
+    is_digest,
+    limits,
+    split_name,
+)
 
 _ROOT_DATA = Path("/var/lib/sandlot")
 
@@ -19,6 +29,7 @@ class Settings:
     runtime: str
     sessions_max: int
     warm_pool: int
+    warm_templates: tuple[tuple[str, int], ...]  # how many guests of each wait
     turns_kept: int
     snapshot_prefix: str
     local_disk_snapshots: bool
@@ -60,6 +71,12 @@ VARIABLES = (
     Variable("SANDLOT_RUNTIME", "How new sessions are contained, when a request does not say.", f"`{AUTO}`"),
     Variable("SANDLOT_SESSIONS_MAX", "How many sessions an engine holds at once.", f"{limits.SESSIONS_MAX}"),
     Variable("SANDLOT_WARM_POOL", "How many guests wait for a session, started. The command line keeps none.", "0"),
+    Variable(
+        "SANDLOT_WARM_TEMPLATES",
+        "Templates whose guests wait too, serving if the template starts something: `app:3=2,db` keeps two of the one "
+        "and one of the other.",
+        "none",
+    ),
     Variable(
         "SANDLOT_TURNS_KEPT",
         "How many snapshots of turns a session keeps: the newest. Those that a user named stay. 0 keeps all.",
@@ -150,6 +167,7 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
         runtime=env.get("SANDLOT_RUNTIME") or AUTO,
         sessions_max=read.count("SANDLOT_SESSIONS_MAX", limits.SESSIONS_MAX, 1, 28000),
         warm_pool=read.count("SANDLOT_WARM_POOL", 0, 0, 1000),
+        warm_templates=read.templates("SANDLOT_WARM_TEMPLATES"),
         turns_kept=read.count("SANDLOT_TURNS_KEPT", limits.TURNS_KEPT, 0, 1_000_000),
         snapshot_prefix=read.word("SANDLOT_SNAPSHOT_PREFIX", TURN_PREFIX),
         local_disk_snapshots=read.flag("SANDLOT_LOCAL_DISK_SNAPSHOTS", default=False),
@@ -230,6 +248,18 @@ class _Reader:
             return text == "on" if text else default
         self.wrong.append(f"{name} must be on or off, not {text[:32]!r}")
         return default
+
+    def templates(self, name: str) -> tuple[tuple[str, int], ...]:
+        found: list[tuple[str, int]] = []
+        for part in filter(None, self._env.get(name, "").split(",")):
+            template, _, count = part.partition("=")
+            with suppress(InvalidArgument):
+                if re.fullmatch(r"[0-9]{1,3}|", count, re.ASCII):
+                    whole = template if is_digest(template) else ":".join(split_name(check_template(template)))
+                    found.append((whole, int(count or 1)))
+                    continue
+            self.wrong.append(f"{name} must hold templates, each with =COUNT or nothing, not {part[:64]!r}")
+        return tuple(found)
 
     def mounts(self, name: str) -> tuple[AllowedMount, ...]:
         found: list[AllowedMount] = []

@@ -367,6 +367,12 @@ class Templates(Protocol):
         TemplateNotFound, Conflict while a session stands on it, Unavailable."""
         ...
 
+    async def warm_template(self, name: str, count: int) -> TemplateInfo:
+        """Keep so many guests of it waiting for sessions, serving if it starts something, as long as the host runs;
+        they are ready when this returns. Raises InvalidArgument, TemplateNotFound, StartFailed, and what making a
+        session raises."""
+        ...
+
     async def prune_templates(self, budget_bytes: int) -> Sequence[TemplateInfo]:
         """Remove the least recently used until the others fit, those without a name first; tells which. What a session
         stands on stays. Raises InvalidArgument, Unavailable."""

@@ -55,6 +55,7 @@ class SpawnPlan:
     tag: bytes = b""  # kept by the guest and given back after a restart of the host
     open_files: int | None = None  # None: as many as the guest itself
     groups: Sequence[int] = ()  # descriptors of what it has to enter first; whoever made the plan closes them
+    is_probe: bool = False  # no program: the words are a port of the session, and what to send there
 
 
 class ProcessEnd(NamedTuple):

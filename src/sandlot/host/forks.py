@@ -13,6 +13,7 @@ from sandlot.host.lifecycle import Lifecycle
 from sandlot.host.parts import HostParts
 from sandlot.host.repeats import Verb
 from sandlot.host.session import Session
+from sandlot.host.starting import serve
 from sandlot.host.turns import Turns
 from sandlot.model import ForkRequest, SandlotError, SessionInfo
 
@@ -57,7 +58,9 @@ class Forks:
 
         async def one() -> None:
             async with room:
-                made.append(await self._lifecycle.fork(session, origin, at.point, labels, request.timeout_s))
+                child = await self._lifecycle.fork(session, origin, at.point, labels, request.timeout_s)
+                made.append(child)
+                await serve(child)
                 await failpoints.reach("fork: some made")
 
         async with asyncio.TaskGroup() as group:

@@ -21,6 +21,7 @@ from sandlot.host.journal import CallRow
 from sandlot.host.lifecycle import Lifecycle
 from sandlot.host.parts import HostParts
 from sandlot.host.session import Session
+from sandlot.host.starting import serve
 from sandlot.host.under_way import UnderWay
 from sandlot.host.vessels import Vessel
 from sandlot.model import (
@@ -76,13 +77,15 @@ class Importing:
         session_id = request.session_id or told.session_id
         calls = await carrying.in_thread(partial(_calls, reader, session_id))
         storage, runtime, template = place = await self._choose(request, told)
-        del runtime, template
+        del runtime
+        wishes = told.wishes.below(template)
         reader.budget = await _room(storage)
         filling = _Filling(reader, told)
         session: Session | None = None
         try:
-            session = await self._lifecycle.arrive(session_id, told.wishes, place, request.timeout_s, filling.fill)
+            session = await self._lifecycle.arrive(session_id, wishes, place, request.timeout_s, filling.fill)
             await self._finish(session, told, filling, calls)
+            await serve(session)
         except BaseException:  # undone, then raised again
             await asyncio.shield(self._undo(storage, session, filling))
             raise

@@ -1,7 +1,6 @@
 """How sessions come to be, end, and are found again after a restart."""
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -19,12 +18,14 @@ from sandlot.host.journal_writer import JournalError
 from sandlot.host.listing import list_sessions
 from sandlot.host.output import remove_outputs
 from sandlot.host.parts import HostParts, HostSettings
-from sandlot.host.pool import WarmPool, can_be_limited
+from sandlot.host.pool import WarmPools, can_be_limited
 from sandlot.host.repeats import Repeats, Verb
 from sandlot.host.room import watch_limits
-from sandlot.host.session import Session, Wishes, no_session
+from sandlot.host.session import Session, no_session
 from sandlot.host.sources import find_source
-from sandlot.host.vessels import DEFAULT_USER, Vessel, Vessels
+from sandlot.host.starting import Serving, serve, start_early, wait_serving
+from sandlot.host.vessels import DEFAULT_USER, Vessel, Vessels, new_row
+from sandlot.host.wishes import Wishes
 from sandlot.model import (
     BUILTIN,
     Capability,
@@ -69,12 +70,14 @@ class Lifecycle:
         self._outputs = outputs
         self._vessels = Vessels()
         self._admission = Admission(settings.overcommit)
-        self.pool = WarmPool(settings.warm_pool, self._make_pool_vessel, background)
+        warm = {BUILTIN: settings.warm_pool, **settings.warm_templates}
+        self.pool = WarmPools(warm, self._make_pool_vessel, self._discard, background)
         self._sessions: dict[str, Session] = {}
         self.creating: set[str] = set()  # ids of sessions that are being made
         self._repeats = Repeats()
         self._requests: dict[str, str] = {}  # which session was made for a request
         self._destroying: dict[str, asyncio.Task[None]] = {}
+        self.serving = Serving()
         self._last_serial = 0
         self.changed = asyncio.Event()  # there may be something else to be done next
         self._sweeping = False
@@ -132,6 +135,7 @@ class Lifecycle:
         for task in tuple(self._destroying.values()):
             with suppress(SandlotError):
                 await task
+        self.serving.give_up()
         self.is_closing = True
         self.changed.set()
         self.pool.stop()
@@ -173,7 +177,9 @@ class Lifecycle:
     async def create(self, spec: SessionSpec, mounts: tuple[MountPlan, ...] = ()) -> SessionInfo:
         async with self._repeats.one_at_a_time(Verb.CREATE, "", spec.request_id):
             if spec.request_id and spec.request_id in self._requests:
-                return await self.get(self._requests[spec.request_id])
+                session_id = self._requests[spec.request_id]
+                await wait_serving(self.find(session_id))
+                return await self.get(session_id)
             session_id = spec.session_id or new_session_id()
             self._admit(session_id)
             self.creating.add(session_id)
@@ -184,7 +190,17 @@ class Lifecycle:
                 self._admission.arrived(session_id)
             if spec.request_id:
                 self._requests[spec.request_id] = session_id
+            if session.start and not session.is_serving:
+                await self._serve_or_end(session)
             return session.info(space_used=0)
+
+    async def _serve_or_end(self, session: Session) -> None:
+        """A session that does not serve is none. Raises StartFailed."""
+        try:
+            await serve(session)
+        except BaseException:  # undone, then raised again
+            await asyncio.shield(self.destroy(session.row.session_id))
+            raise
 
     async def get(self, session_id: str) -> SessionInfo:
         session = self.find(session_id)
@@ -259,12 +275,14 @@ class Lifecycle:
             template = await self._template(spec.template, runtime)
             # A volume is born with the group that limits it, and a guest with its mounts.
             fits = disk_bytes is None and not mounts and can_be_limited(storage, self._settings.resources, resources)
+            # What runs in it already has the variables and the user of the template.
+            fits = fits and not (template.start and (spec.envs or spec.user or not spec.starts))
             waiting = self.pool.take(storage, runtime, template) if fits else None
             vessel = waiting or await self._vessels.begin(storage, runtime, template, resources)
         user = spec.user or ((template.user or DEFAULT_USER) if Capability.USERS in have else "")
-        wishes = replace(Wishes.of(spec, user, resources, unlimited).below(template), mounts=mounts)
+        wishes = replace(Wishes.of(spec, user, resources, unlimited).below(template, starts=spec.starts), mounts=mounts)
         origin = f"{start.session_id}/{start.name}" if start else None
-        row = replace(self._make_row(session_id, spec, wishes, vessel), origin=origin, template=template.name)
+        row = replace(self._new_row(session_id, spec, wishes, vessel), origin=origin, template=template.name)
         return await self._board(row, wishes, vessel)
 
     async def fork(
@@ -292,7 +310,7 @@ class Lifecycle:
         vessel = await self._vessels.begin(storage, runtime, template, wishes.resources, point)
         spec = SessionSpec(template=row.template, timeout_s=timeout_s)
         # Marked, until all that were asked for are there: those of an engine that died in between are removed.
-        made = replace(self._make_row(session_id, spec, wishes, vessel), origin=origin, changing=FORKING)
+        made = replace(self._new_row(session_id, spec, wishes, vessel), origin=origin, changing=FORKING)
         return await self._board(made, wishes, vessel)
 
     async def arrive(
@@ -310,7 +328,7 @@ class Lifecycle:
                 await self._discard(vessel)
                 raise
             spec = SessionSpec(template=vessel.template.name, timeout_s=timeout_s)
-            made = replace(self._make_row(session_id, spec, wishes, vessel), changing=IMPORTING)
+            made = replace(self._new_row(session_id, spec, wishes, vessel), changing=IMPORTING)
             return await self._board(made, wishes, vessel)
         finally:
             self.creating.remove(session_id)
@@ -326,6 +344,8 @@ class Lifecycle:
             # row without a guest, which is a session that has failed, or a guest without a row, which is ended.
             vessel.mounts, recorded = wishes.mounts, self._journal.add_session(row)
             session = self._wrap(row, wishes, vessel.runtime, vessel.volume)
+            if vessel.claim:
+                vessel.claim(session)
             if vessel.guest is None:
                 await self._vessels.start(vessel)
             else:
@@ -357,26 +377,9 @@ class Lifecycle:
             return await self._parts.templates.find(name)
         return Template(name, "", "")
 
-    def _make_row(self, session_id: str, spec: SessionSpec, wishes: Wishes, vessel: Vessel) -> SessionRow:
+    def _new_row(self, session_id: str, spec: SessionSpec, wishes: Wishes, vessel: Vessel) -> SessionRow:
         self._last_serial += 1
-        now = time.time()
-        return SessionRow(
-            session_id=session_id,
-            serial=self._last_serial,
-            state=SessionState.ACTIVE,
-            reason="",
-            volume=vessel.volume.name,
-            id_range=vessel.id_range,
-            storage=vessel.storage.name,
-            runtime=vessel.runtime.name,
-            template=spec.template,
-            template_path=vessel.template.path,
-            created=now,
-            expires=now + spec.timeout_s,
-            request_id=spec.request_id,
-            spec=wishes.to_text(),
-            volume_state=vessel.volume.state,
-        )
+        return new_row(session_id, self._last_serial, spec, wishes, vessel)
 
     def _wrap(self, row: SessionRow, wishes: Wishes, runtime: Runtime, volume: Volume | None) -> Session:
         workspace = runtime.workspace(volume) if volume else ""
@@ -387,18 +390,30 @@ class Lifecycle:
         session.on_prune_due = lambda: self._background.spawn("prune outputs", self._prune(session))
         return session
 
-    async def _make_pool_vessel(self) -> Vessel:
+    async def _make_pool_vessel(self, name: str) -> Vessel:
         if self.admit:
             await self.admit()
         runtime, storage = await self._choices.runtime(), await self._choices.storage()
         have = session_capabilities(runtime, storage)
-        resources, _unlimited = grant(Resources(), self._settings.resources, have)
-        vessel = await self._vessels.make(storage, runtime, await self._template(BUILTIN, runtime), resources)
-        await self._vessels.warm_up(vessel)
+        resources, unlimited = grant(Resources(), self._settings.resources, have)
+        template = await self._template(name, runtime)
+        vessel = await self._vessels.make(storage, runtime, template, resources)
+        try:
+            await self._vessels.warm_up(vessel)
+            if template.start is not None:
+                spec, user = SessionSpec(template=name), template.user or DEFAULT_USER
+                wishes = Wishes.of(spec, user, resources, unlimited).below(template)
+                draft = self._wrap(new_row("warm", 0, spec, wishes, vessel), wishes, runtime, vessel.volume)
+                await start_early(vessel, draft, self._outputs)
+        except BaseException:  # undone, then raised again
+            await self._discard(vessel)
+            raise
         return vessel
 
     async def _discard(self, vessel: Vessel) -> None:
         await self._vessels.discard(vessel)
+        if vessel.template.start is not None:
+            await asyncio.to_thread(remove_outputs, self._outputs / vessel.volume.name)
         self.sweep()
 
     # ---- ending ------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from sandlot.contracts.runtime import Guest, Runtime, StartPlan
+from sandlot.contracts.runtime import Guest, Runtime
 from sandlot.contracts.storage import Storage, Volume
 from sandlot.host import carrying, failpoints
 from sandlot.host.choices import Choices, check_wishes, session_capabilities
@@ -106,6 +106,7 @@ class Moving:
             self._check_state(session)
             total = await self._check_space(move)
             await self._do(move, tell, total)
+        await self._lifecycle.serving.again(session)
         return session.info()
 
     # ---- before anything is done -------------------------------------------------------------------------------
@@ -222,12 +223,7 @@ class Moving:
         if row.state is SessionState.FAILED:
             return
         assert move.carrier is not None
-        plan = StartPlan(
-            move.carrier.volume,
-            Path(row.template_path) if row.template_path else None,
-            row.id_range,
-            session.resources,
-        )
+        plan = replace(session.start_plan(), volume=move.carrier.volume)
 
         def ended(reason: str) -> None:
             move.lost.append(reason)

@@ -19,6 +19,7 @@ class HostSettings:
     runtime: str = AUTO
     sessions_max: int = limits.SESSIONS_MAX
     warm_pool: int = 0
+    warm_templates: Mapping[str, int] = field(default_factory=dict[str, int])  # how many guests of each wait
     turns_kept: int = limits.TURNS_KEPT
     snapshot_prefix: str = TURN_PREFIX
     resources: Resources = field(default_factory=Resources)  # of a session that asks for none

@@ -66,6 +66,7 @@ class Recovery:
             task = session.recovering = asyncio.create_task(self._recover(session), name=f"recover {session_id}")
             task.add_done_callback(lambda _task: setattr(session, "recovering", None))
         await asyncio.shield(task)
+        await self._lifecycle.serving.again(session)
         return session.info()
 
     async def revive(self, request_id: str | None) -> None:
@@ -74,7 +75,8 @@ class Recovery:
         session = self._lifecycle.requested(request_id)
         if session is None or session.row.state is not SessionState.FAILED:
             return
-        if await self._parts.journal.calls(session.row.session_id):
+        calls = await self._parts.journal.calls(session.row.session_id)
+        if any(not session.is_start(row.record.call_id, row.process_id) for row in calls):
             return
         if session.volume is None and session.row.origin is None and not session.snapshots:
             await self._lifecycle.destroy(session.row.session_id)  # it has no files at all

@@ -352,7 +352,10 @@ class SandboxHostService:
 
     async def rollback(self, request: RollbackRequest) -> SessionInfo:
         await self._duties.ready(self._lifecycle.find(request.session_id))
-        return await self._turns.rollback(request)
+        await self._turns.rollback(request)
+        session = self._lifecycle.find(request.session_id)
+        await self._lifecycle.serving.again(session)
+        return session.info()
 
     async def fork(self, request: ForkRequest) -> Sequence[SessionInfo]:
         await self._monitor.admit()
@@ -394,6 +397,9 @@ class SandboxHostService:
 
     async def remove_template(self, name: str) -> TemplateInfo:
         return await self._templates.remove(name)
+
+    async def warm_template(self, name: str, count: int) -> TemplateInfo:
+        return await self._templates.warm(name, count)
 
     async def prune_templates(self, budget_bytes: int) -> Sequence[TemplateInfo]:
         return await self._templates.prune(budget_bytes)

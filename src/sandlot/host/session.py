@@ -1,14 +1,12 @@
 """One session as the engine holds it: its record, its guest, its calls."""
 
 import asyncio
-import json
 import posixpath
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from sandlot.contracts.runtime import (
     Group,
@@ -26,10 +24,12 @@ from sandlot.contracts.storage import Volume
 from sandlot.host.call_limits import CallLimits, check_call
 from sandlot.host.calls import LiveCall, Ticket
 from sandlot.host.desk import Place
+from sandlot.host.errands import FIRST_ERRAND
 from sandlot.host.gate import Gate
 from sandlot.host.history import SnapshotRow
 from sandlot.host.journal import CallRow, Journal, SessionRow
 from sandlot.host.reasons import LimitWatch
+from sandlot.host.wishes import Wishes
 from sandlot.model import (
     NO_LIMITS,
     CallRecord,
@@ -45,9 +45,8 @@ from sandlot.model import (
     Resources,
     SessionInfo,
     SessionNotFound,
-    SessionSpec,
     SessionState,
-    Template,
+    Start,
     Unavailable,
     call_snapshot,
     limits,
@@ -55,49 +54,8 @@ from sandlot.model import (
     refusal,
 )
 
+_START_PREFIX = "start-"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
-
-@dataclass(frozen=True, slots=True)
-class Wishes:
-    """What of a request a session needs again with every call; kept in the journal as text."""
-
-    labels: Mapping[str, str]
-    envs: Mapping[str, str]
-    user: str
-    call_snapshots: bool = False
-    resources: Resources = field(default_factory=Resources)
-    unlimited: tuple[str, ...] = ()  # defaults that could not be enforced
-    on_expiry: str = OnExpiry.DESTROY
-    idle_timeout_s: float | None = None
-    cwd: str = ""  # where commands start, if the template says
-    mounts: tuple[MountPlan, ...] = ()
-
-    @classmethod
-    def of(cls, spec: SessionSpec, user: str, resources: Resources, unlimited: tuple[str, ...]) -> "Wishes":
-        kept = (spec.call_snapshots, resources, unlimited, spec.on_expiry, spec.idle_timeout_s)
-        return cls(dict(spec.labels), dict(spec.envs), user, *kept)
-
-    def below(self, template: Template) -> "Wishes":
-        """With what the template says where the request said nothing."""
-        return replace(self, envs={**template.envs, **self.envs}, cwd=template.cwd)
-
-    def to_text(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_text(cls, text: str) -> "Wishes":
-        """Of this release or an earlier one, whose sessions have no limits."""
-        known = json.loads(text)
-        known["resources"] = Resources(**known.get("resources", {}))
-        known["unlimited"] = tuple(known.get("unlimited", ()))
-        known["mounts"] = tuple(_mount(told) for told in known.get("mounts", ()))
-        return cls(**known)
-
-
-def _mount(told: dict[str, Any]) -> MountPlan:
-    owner = told.pop("owner")
-    return MountPlan(**told, owner=owner and (owner[0], owner[1], owner[2]))
 
 
 class Session:
@@ -126,6 +84,8 @@ class Session:
         self.is_leaving = False  # its guest is being ended, because another one has taken its place
         self.recovering: asyncio.Task[None] | None = None
         self.live: dict[str, LiveCall] = {}
+        self.started: LiveCall | None = None  # what its template starts
+        self.is_serving = False  # and that was seen ready
         self._capabilities = capabilities
         self._journal = journal
         self._outputs = outputs
@@ -177,6 +137,10 @@ class Session:
         return self._wishes.resources
 
     @property
+    def start(self) -> Start | None:
+        return self._wishes.start
+
+    @property
     def mounts(self) -> tuple[MountPlan, ...]:
         return self._wishes.mounts
 
@@ -208,6 +172,7 @@ class Session:
             mounts=tuple(Mount(each.source, each.target, each.read_only) for each in self.mounts),
             unlimited=self._wishes.unlimited,
             history_counts=self.history_counts,
+            start_call=self.started.ticket.call_id if self.started else None,
         )
 
     def add_snapshot(self, row: SnapshotRow) -> None:
@@ -271,7 +236,7 @@ class Session:
         if self.call_snapshots:
             call_snapshot(call_id)
         ticket = Ticket.of(request, self.last_process_id + 1, call_id)
-        plan = self._plan(request, ticket)
+        plan = self.plan(request, ticket)
         live = self._live_call(ticket)
         self._watch_limits(live)
         if request.resources is NO_LIMITS or request.resources == NO_LIMITS:
@@ -310,7 +275,15 @@ class Session:
         template = Path(self.row.template_path) if self.row.template_path else None
         return StartPlan(self.volume, template, self.row.id_range, self.resources, self.mounts)
 
-    def _plan(self, request: CallRequest, ticket: Ticket) -> SpawnPlan:
+    def take_start(self, live: LiveCall) -> None:
+        """What its template starts has begun before it, and is ready."""
+        self._watch_limits(live)
+        self.last_process_id = live.ticket.process_id
+        self.live[live.ticket.call_id] = self.started = live
+        self.is_serving = True
+        self.record_start(live.ticket)
+
+    def plan(self, request: CallRequest, ticket: Ticket) -> SpawnPlan:
         envs = self._envs if not request.envs else self._envs | dict(request.envs)
         if request.terminal and "TERM" not in envs:
             envs = envs | {"TERM": "xterm-256color"}
@@ -340,13 +313,13 @@ class Session:
         since = self.limit_watch.begin()
 
         def met(exit_code: int) -> LimitHit | None:
-            running = sum(each.result is None for each in self.live.values())
+            running = sum(each.result is None and each is not self.started for each in self.live.values())
             return self.limit_watch.end(since, exit_code, alone=running <= 1)
 
         live.limit_met = met
 
     def _live_call(self, ticket: Ticket) -> LiveCall:
-        return LiveCall(ticket, self.output_path, self._record_start, self._record, self._report_wedged)
+        return LiveCall(ticket, self.output_path, self.record_start, self.record, self._report_wedged)
 
     def _report_wedged(self, reason: str) -> None:
         self.on_wedged(reason)
@@ -369,8 +342,13 @@ class Session:
             self._uses -= 1
             self.active_at = time.time()
 
+    def is_start(self, call_id: str, process_id: int) -> bool:
+        return self.start is not None and call_id == start_call_id(process_id)
+
     def running(self) -> list[LiveCall]:
-        return [live for live in self.live.values() if live.result is None and live.lost is None]
+        """Those that end some day; what the template starts is not one of them."""
+        alive = (live for live in self.live.values() if live.result is None and live.lost is None)
+        return [live for live in alive if live is not self.started]
 
     def hold_calls(self) -> None:
         for live in self.live.values():
@@ -389,12 +367,12 @@ class Session:
         """Those that were too young to be recorded: who was told that they began can be told that they are lost."""
         for live in self.live.values():
             if live.result is None:
-                self._record_start(live.ticket)
+                self.record_start(live.ticket)
 
-    def _record_start(self, ticket: Ticket) -> None:
+    def record_start(self, ticket: Ticket) -> None:
         self._journal.call_started(ticket.session_id, ticket.process_id, ticket.call_id, ticket.started, ticket.argv)
 
-    def _record(self, live: LiveCall, result: CallResult, output: bytes | None, release: Callable[[], None]) -> None:
+    def record(self, live: LiveCall, result: CallResult, output: bytes | None, release: Callable[[], None]) -> None:
         def safe() -> None:
             release()
             self.live.pop(live.ticket.call_id, None)
@@ -418,6 +396,9 @@ class Session:
         alive: set[int] = set()
         self.limit_watch.forget()
         for known in await guest.known():
+            if known.process_id >= FIRST_ERRAND:
+                guest.adopt(known, _DEAF).release()
+                continue
             self.last_process_id = max(self.last_process_id, known.process_id)
             row = recorded.get(known.process_id)
             if row and row.record.result:
@@ -440,9 +421,16 @@ class Session:
         self._watch_limits(live)
         live.paused_s = row.paused_s if row else 0.0
         self.live[ticket.call_id] = live
+        if self.is_start(ticket.call_id, ticket.process_id):
+            self.started = live
         live.resume(guest.adopt(known, live), known.stdin_taken)
         if row is None:
-            self._record_start(ticket)
+            self.record_start(ticket)
+
+
+def start_call_id(process_id: int) -> str:
+    """What the call of a start command is called: it may be started again, and each time it is another call."""
+    return f"{_START_PREFIX}{process_id}"
 
 
 def no_session(session_id: str) -> SessionNotFound:

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,9 @@ from sandlot.model import (
     Unavailable,
     check_new_name,
     check_template,
+    is_digest,
     limits,
+    split_name,
 )
 
 
@@ -60,7 +62,20 @@ class Templates:
 
     async def tag(self, name: str, new_name: str) -> TemplateInfo:
         self._lifecycle.check_open()
-        return await self._store.tag(check_template(name), check_new_name(new_name))
+        told = await self._store.tag(check_template(name), check_new_name(new_name))
+        await self._renew(new_name)
+        return told
+
+    async def warm(self, name: str, count: int) -> TemplateInfo:
+        self._lifecycle.check_open()
+        limits.within("count", count, 0, limits.WARM_MAX)
+        told = self._store.get(check_template(name))
+        await self._lifecycle.pool.keep(_whole(name), count)
+        return replace(told, sessions=self._store.get(name).sessions)
+
+    async def _renew(self, name: str) -> None:
+        """Guests that wait are those of the template that the name means."""
+        self._lifecycle.pool.renew(_whole(name), (await self._store.find(name)).path)
 
     async def remove(self, name: str) -> TemplateInfo:
         self._lifecycle.check_open()
@@ -92,7 +107,10 @@ class Templates:
                 await task
 
     async def _make(self, request: TemplateRequest, tell: Tell) -> TemplateInfo:
-        return self._store.info(await self._kept(request, tell))
+        kept = await self._kept(request, tell)
+        if request.name:
+            await self._renew(request.name)
+        return self._store.info(kept)
 
     async def _kept(self, request: TemplateRequest, tell: Tell) -> Kept:
         match request:
@@ -137,17 +155,22 @@ class Templates:
             await asyncio.wait(self._making)
 
 
+def _whole(name: str) -> str:
+    return name if is_digest(name) else ":".join(split_name(name))
+
+
 def _told(request: TemplateSnapshot, kept: Kept | None) -> Metadata:
     """As the request says, or as the template that the session stands on."""
     source = f"snapshot {request.session_id}/{request.snapshot}"
     config: dict[str, Any]
     if request.config is not None:
-        config = asdict(request.config)
+        config = {name: getattr(request.config, name) for name in TemplateConfig.__dataclass_fields__}
     elif kept is not None:
         config = {name: getattr(kept.metadata, name) for name in TemplateConfig.__dataclass_fields__}
     else:
         config = {"user": DEFAULT_USER}
-    return Metadata(digest="", source=source, created=time.time(), size_bytes=0, entries=0, **config)
+    told = Metadata(digest="", source=source, created=time.time(), size_bytes=0, entries=0, **config)
+    return told.starting(request.start or told.start)
 
 
 async def _steps(

@@ -2,18 +2,30 @@
 
 import asyncio
 import secrets
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandlot.contracts.runtime import Guest, MountPlan, ProcessEnd, Runtime, SpawnPlan, StartPlan
+from sandlot.contracts.runtime import Guest, MountPlan, Runtime, SpawnPlan, StartPlan
 from sandlot.contracts.storage import Storage, Volume
+from sandlot.host.errands import run_errand
+from sandlot.host.journal import SessionRow
+from sandlot.host.session import Session
 from sandlot.host.storage.canonical import RANGES_MAX
-from sandlot.model import Capability, DeadlineExceeded, LimitReached, Resources, SandlotError, Stream, Template, limits
+from sandlot.host.wishes import Wishes
+from sandlot.model import (
+    Capability,
+    LimitReached,
+    Resources,
+    SandlotError,
+    SessionSpec,
+    SessionState,
+    Template,
+)
 
 DEFAULT_USER = "user"  # of the built-in template
-_WARM_UP_ID = 1 << 62  # calls count from 1
 
 
 @dataclass(slots=True)
@@ -30,6 +42,7 @@ class Vessel:
     guest: Guest | None = None  # until it is started
     lost: bool = False
     on_end: Callable[[str], None] | None = None
+    claim: Callable[[Session], None] | None = None  # by the session that it becomes, where something was started in it
 
     def ended(self, reason: str) -> None:
         self.lost = True
@@ -37,36 +50,26 @@ class Vessel:
             self.on_end(reason)
 
 
-class _First:
-    """Hears of the warm-up. How it ended does not matter, only that it ended."""
-
-    def __init__(self, done: asyncio.Future[None]) -> None:
-        self.done = done
-
-    def _end(self) -> None:
-        if not self.done.done():
-            self.done.set_result(None)
-
-    def on_started(self, pid: int) -> None:
-        del pid
-
-    def on_output(self, stream: Stream, offset: int, data: bytes) -> None:
-        del stream, offset, data
-
-    def on_stdin_taken(self, offset: int, closed: bool) -> None:
-        del offset, closed
-
-    def on_failed(self, error: int, stage: str) -> None:
-        del error, stage
-        self._end()
-
-    def on_exit(self, ended: ProcessEnd) -> None:
-        del ended
-        self._end()
-
-    def on_lost(self, reason: str) -> None:
-        del reason
-        self._end()
+def new_row(session_id: str, serial: int, spec: SessionSpec, wishes: Wishes, vessel: Vessel) -> SessionRow:
+    """Of a session that is made of a vessel."""
+    now = time.time()
+    return SessionRow(
+        session_id=session_id,
+        serial=serial,
+        state=SessionState.ACTIVE,
+        reason="",
+        volume=vessel.volume.name,
+        id_range=vessel.id_range,
+        storage=vessel.storage.name,
+        runtime=vessel.runtime.name,
+        template=spec.template,
+        template_path=vessel.template.path,
+        created=now,
+        expires=now + spec.timeout_s,
+        request_id=spec.request_id,
+        spec=wishes.to_text(),
+        volume_state=vessel.volume.state,
+    )
 
 
 class Vessels:
@@ -124,19 +127,12 @@ class Vessels:
         return vessel
 
     async def warm_up(self, vessel: Vessel) -> None:
-        """Run a program that does nothing: the first one in a root costs three times what the next ones do."""
-        first = _First(asyncio.get_running_loop().create_future())
-        user = DEFAULT_USER if Capability.USERS in vessel.runtime.capabilities else ""
+        """Run a program that does nothing: the first one in a root costs three times what the next ones do. How it
+        ends does not matter. Raises Unavailable, DeadlineExceeded."""
+        user = vessel.template.user or DEFAULT_USER if Capability.USERS in vessel.runtime.capabilities else ""
         plan = SpawnPlan(("true",), vessel.runtime.workspace(vessel.volume), {"PATH": "/usr/bin:/bin"}, user)
         assert vessel.guest is not None
-        process = vessel.guest.spawn(_WARM_UP_ID, plan, first)
-        try:
-            async with asyncio.timeout(limits.GUEST_DEADLINE_S):
-                await first.done
-        except TimeoutError:
-            await self.discard(vessel)
-            raise DeadlineExceeded("a guest of the warm pool did not run its first program") from None
-        process.release()
+        await run_errand(vessel.guest, plan)
 
     async def discard(self, vessel: Vessel) -> None:
         """Undo, as far as it went. Shielded: an undo that is cancelled halfway would leave things behind."""

@@ -49,6 +49,7 @@ from sandlot.model.errors import (
     SessionPaused,
     SnapshotNotFound,
     SnapshotsNotAvailable,
+    StartFailed,
     TemplateNotFound,
     ToolsInFlight,
     Unavailable,
@@ -139,6 +140,7 @@ from sandlot.model.snapshot import (
     check_given_name,
     turn_snapshot,
 )
+from sandlot.model.start import Ready, ReadyKind, Start
 from sandlot.model.tar import (
     Member,
     MemberKind,
@@ -256,6 +258,8 @@ __all__ = [
     "Process",
     "ProcessNotFound",
     "ProcessState",
+    "Ready",
+    "ReadyKind",
     "Resources",
     "RollbackInProgress",
     "RollbackRequest",
@@ -277,6 +281,8 @@ __all__ = [
     "SnapshotNotFound",
     "SnapshotRequest",
     "SnapshotsNotAvailable",
+    "Start",
+    "StartFailed",
     "StorageHealth",
     "Stream",
     "TarReader",

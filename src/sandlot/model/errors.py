@@ -27,6 +27,7 @@
     ├── Unavailable                  try again
     │   ├── DataDirectoryHeld
     │   └── HostUnhealthy            free space or memory; sessions that are there can be used and destroyed
+    ├── StartFailed                  what the template starts did not become ready: see what it printed
     └── DeadlineExceeded             give it more time, or find out why it is slow
 
 Errors are data: a stable code, a message, a next step, a context and whether a retry can help. They cross every wire
@@ -158,6 +159,10 @@ class DataDirectoryHeld(Unavailable):
 
 class HostUnhealthy(Unavailable):
     code = "host_unhealthy"
+
+
+class StartFailed(SandlotError):
+    code = "start_failed"
 
 
 class DeadlineExceeded(SandlotError, TimeoutError):

@@ -71,6 +71,10 @@ TEMPLATES_AT_ONCE_MAX = 8  # being made
 TEMPLATE_STALL_S = 120.0  # without progress, before making a template is given up
 TEMPLATE_BLOBS_MAX = 1000  # files of an image
 TEMPLATE_TEXT_BYTES_MAX = 64 * KIB  # of variables, labels and words that a template brings
+WARM_MAX = 1000  # guests of one template that wait
+READY_TIMEOUT_S = 60.0  # for a start command to be ready, where its template does not say
+READY_TIMEOUT_S_MAX = 3600.0
+READY_CHARS_MAX = 1000  # of a path or a text that tells that it is
 
 TERMINATE_GRACE_S = 2.0  # between TERM and KILL
 KILL_DEADLINE_S = 10.0  # a guest that cannot end a command by then is itself at fault

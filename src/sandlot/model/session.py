@@ -116,6 +116,7 @@ class SessionSpec:
     ports: tuple[int, ...] = ()
     mounts: tuple[Mount, ...] = ()  # volumes, and directories of the machine that its operator allows
     call_snapshots: bool = False  # a snapshot after every call that someone waits for
+    starts: bool = True  # False: what the template would start is not started
     request_id: str | None = None  # a repeated one gives the first answer
 
     def __post_init__(self) -> None:
@@ -177,6 +178,7 @@ class SessionInfo:
     mounts: tuple[Mount, ...] = ()
     unlimited: tuple[str, ...] = ()  # defaults of this host that this machine cannot enforce
     history_counts: bool = False  # its disk limit is for all that it keeps, what only snapshots hold included
+    start_call: str | None = None  # the call of what its template starts
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from sandlot.model.errors import InvalidArgument
 from sandlot.model.ids import check_id, check_session_id
+from sandlot.model.start import Start
 
 BUILTIN = "builtin"
 LATEST = "latest"  # the tag of a name that has none
@@ -20,6 +21,7 @@ class Template:
     envs: Mapping[str, str] = field(default_factory=dict[str, str])  # below those of the session
     user: str = ""  # who commands run as; empty: the host's default
     cwd: str = ""  # where commands start; empty: the workspace
+    start: Start | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,7 @@ class TemplateInfo:
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     left_out: Mapping[str, int] = field(default_factory=dict[str, int])  # what was in the source and is not in it
     sessions: int = 0  # that stand on it
+    start: Start | None = None  # what its sessions run from their beginning
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,7 @@ class TemplateImport:
     path: str
     name: str
     reference: str = ""  # which image, where the file holds several
+    start: Start | None = None
 
     def __post_init__(self) -> None:
         check_new_name(self.name)
@@ -74,6 +78,7 @@ class TemplatePull:
     name: str
     auth_file: str = ""  # of the host, as `docker login` writes it
     insecure: bool = False  # without TLS, which is only done on loopback otherwise
+    start: Start | None = None
 
     def __post_init__(self) -> None:
         check_new_name(self.name)
@@ -91,6 +96,7 @@ class TemplateConfig:
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    start: Start | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +107,7 @@ class TemplateSnapshot:
     snapshot: str  # its name, or the number of a turn
     name: str = ""  # empty: it has a digest only
     config: TemplateConfig | None = None  # None: as the template that the session stands on
+    start: Start | None = None  # None: as the configuration says
 
     def __post_init__(self) -> None:
         check_session_id(self.session_id)

@@ -23,8 +23,10 @@ from sandlot.model import (
     DirectoryMake,
     FileWrite,
     InvalidArgument,
+    Ready,
     SessionSpec,
     SnapshotRequest,
+    Start,
     TemplateConfig,
     TemplateInfo,
     TemplateSnapshot,
@@ -34,7 +36,7 @@ from sandlot.model import (
 )
 
 STEP_LABEL = "sandlot.step"
-_WORDS = ("FROM", "RUN", "COPY", "ENV", "WORKDIR", "USER", "CMD", "ENTRYPOINT", "LABEL", "ARG")
+_WORDS = ("FROM", "RUN", "COPY", "ENV", "WORKDIR", "USER", "CMD", "ENTRYPOINT", "START", "READY", "LABEL", "ARG")
 _VARIABLE = re.compile(r"\\\$|\$(?:(\w+)|\{(\w+)(?::-([^}]*))?\})")
 _PIECE_BYTES = 1 << 20
 _SNAPSHOT = "built"
@@ -87,6 +89,8 @@ class Plan:
     config: TemplateConfig = field(default_factory=TemplateConfig)
     args: Mapping[str, str] = field(default_factory=dict[str, str])
     key: str = ""  # of all that was done so far
+    start: tuple[str, ...] | None = None
+    ready: tuple[str, float | None] | None = None  # and how long that may take
 
     def put(self, text: str) -> str:
         """With variables in place of their names."""
@@ -116,7 +120,9 @@ class Builder:
                 plan = await self._do(plan, one)
             except InvalidArgument as error:
                 raise InvalidArgument(f"line {one.line}: {error.message}", next_step=error.next_step) from error
-        return await self._keep(plan, None, name)
+        told = Start.of(plan.start, *(plan.ready or (None, None)))
+        config = replace(plan.config, start=told or plan.config.start)
+        return await self._keep(replace(plan, config=config), None, name)
 
     async def _do(self, plan: Plan, one: Instruction) -> Plan:
         config = plan.config
@@ -145,6 +151,10 @@ class Builder:
                 return replace(plan, config=replace(config, cwd=posixpath.join(config.cwd or "/", plan.put(one.text))))
             case "USER":
                 return replace(plan, config=replace(config, user=plan.put(one.text)))
+            case "START":
+                return replace(plan, start=_command(one.text))
+            case "READY":
+                return replace(plan, ready=_readiness(plan.put(one.text)))
             case "ENTRYPOINT":
                 return replace(plan, config=replace(config, entrypoint=_command(one.text), command=()))
             case _:
@@ -153,7 +163,7 @@ class Builder:
     async def _from(self, plan: Plan, name: str) -> Plan:
         base = await self._host.get_template(name.split()[0])
         labels = {key: value for key, value in base.labels.items() if key != STEP_LABEL}
-        config = TemplateConfig(base.user, base.cwd, base.envs, base.entrypoint, base.command, labels)
+        config = TemplateConfig(base.user, base.cwd, base.envs, base.entrypoint, base.command, labels, base.start)
         return replace(plan, base=base.digest, config=config, key=base.digest)
 
     # ---- steps that change files -------------------------------------------------------------------------------
@@ -171,7 +181,8 @@ class Builder:
         return replace(plan, base=made.digest, key=key)
 
     async def _keep(self, plan: Plan, work: tuple[Act, Instruction] | None, name: str) -> TemplateInfo:
-        spec = SessionSpec(template=plan.base, envs={**plan.args, **plan.config.envs}, user="0", labels={"build": name})
+        envs, labels = {**plan.args, **plan.config.envs}, {"build": name}
+        spec = SessionSpec(template=plan.base, envs=envs, user="0", labels=labels, starts=False)
         session = await self._host.create(spec)
         try:
             if plan.config.cwd:
@@ -254,6 +265,14 @@ def _copy_words(text: str) -> tuple[list[str], str]:
     if len(words) < 2:
         raise InvalidArgument("COPY needs something to copy, and where to")
     return words[:-1], words[-1]
+
+
+def _readiness(text: str) -> tuple[str, float | None]:
+    timeout_s: float | None = None
+    if match := re.match(r"--timeout=(\d+(?:\.\d+)?)s?\s+", text, re.ASCII):
+        timeout_s, text = float(match[1]), text[match.end() :]
+    Ready.parse(text)
+    return text, timeout_s
 
 
 def _pairs(plan: Plan, text: str) -> dict[str, str]:

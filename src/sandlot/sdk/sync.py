@@ -677,12 +677,26 @@ class Templates:
         return self._inner.client.portal.run(self._inner.get(name))
 
     def import_path(
-        self, path: str | os.PathLike[str], name: str, *, image: str = "", on_step: OnStep | None = None
+        self,
+        path: str | os.PathLike[str],
+        name: str,
+        *,
+        image: str = "",
+        start: str | Sequence[str] | None = None,
+        ready: str | None = None,
+        ready_timeout: float | None = None,
+        on_step: OnStep | None = None,
     ) -> TemplateInfo:
         """From a file or a directory: a root filesystem, an OCI image layout, or what `docker save` writes. `image`
-        says which one, where there are several; `on_step` hears how far it is. When this returns it is durable. Raises
-        InvalidArgument with the reason when it is broken, hostile or too large."""
-        return self._inner.client.portal.run(self._inner.import_path(path, name, image=image, on_step=on_step))
+        says which one, where there are several; `on_step` hears how far it is. Every sandbox of it runs `start` from
+        its beginning, and is there when that is `ready`: `running`, `port 8000`, `http 8000 /path` or `log TEXT`,
+        within `ready_timeout` seconds; `ready` alone starts what the image says. When this returns it is durable.
+        Raises InvalidArgument with the reason when it is broken, hostile or too large."""
+        return self._inner.client.portal.run(
+            self._inner.import_path(
+                path, name, image=image, start=start, ready=ready, ready_timeout=ready_timeout, on_step=on_step
+            )
+        )
 
     def pull(
         self,
@@ -691,21 +705,46 @@ class Templates:
         *,
         auth_file: str | os.PathLike[str] = "",
         insecure: bool = False,
+        start: str | Sequence[str] | None = None,
+        ready: str | None = None,
+        ready_timeout: float | None = None,
         on_step: OnStep | None = None,
     ) -> TemplateInfo:
         """The image for this machine from a registry: HOST/REPOSITORY:TAG or HOST/REPOSITORY@DIGEST. `auth_file` is as
-        `docker login` writes it. `insecure` goes without TLS, which is only done on loopback otherwise. Raises
-        NotFound, PermissionDenied, InvalidArgument with the reason when the image cannot be taken, Unavailable."""
+        `docker login` writes it. `insecure` goes without TLS, which is only done on loopback otherwise. `start`,
+        `ready` and `ready_timeout` are as in `import_path`. Raises NotFound, PermissionDenied, InvalidArgument with the
+        reason when the image cannot be taken, Unavailable."""
         return self._inner.client.portal.run(
-            self._inner.pull(reference, name, auth_file=auth_file, insecure=insecure, on_step=on_step)
+            self._inner.pull(
+                reference,
+                name,
+                auth_file=auth_file,
+                insecure=insecure,
+                start=start,
+                ready=ready,
+                ready_timeout=ready_timeout,
+                on_step=on_step,
+            )
         )
 
     def from_snapshot(
-        self, sandbox_id: str, snapshot: str, name: str, *, on_step: OnStep | None = None
+        self,
+        sandbox_id: str,
+        snapshot: str,
+        name: str,
+        *,
+        start: str | Sequence[str] | None = None,
+        ready: str | None = None,
+        ready_timeout: float | None = None,
+        on_step: OnStep | None = None,
     ) -> TemplateInfo:
-        """All files of a sandbox at a snapshot, or at a turn, those of its template included. Raises SessionNotFound,
-        SnapshotNotFound, CapabilityNotSupported."""
-        return self._inner.client.portal.run(self._inner.from_snapshot(sandbox_id, snapshot, name, on_step=on_step))
+        """All files of a sandbox at a snapshot, or at a turn, those of its template included. `start`, `ready` and
+        `ready_timeout` are as in `import_path`. Raises SessionNotFound, SnapshotNotFound, CapabilityNotSupported."""
+        return self._inner.client.portal.run(
+            self._inner.from_snapshot(
+                sandbox_id, snapshot, name, start=start, ready=ready, ready_timeout=ready_timeout, on_step=on_step
+            )
+        )
 
     def build(
         self,
@@ -717,13 +756,19 @@ class Templates:
         on_line: OnLine | None = None,
     ) -> TemplateInfo:
         """From a build file, which is `Dockerfile` in the directory `context` unless `file` says otherwise: FROM (a
-        template that is there), RUN, COPY, ENV, WORKDIR, USER, CMD, ENTRYPOINT, LABEL, ARG. Steps that were done before
-        are not done again. `on_line` hears what is done. Raises InvalidArgument, which names the line."""
+        template that is there), RUN, COPY, ENV, WORKDIR, USER, CMD, ENTRYPOINT, LABEL, ARG, and of our own START and
+        READY. Steps that were done before are not done again. `on_line` hears what is done. Raises InvalidArgument,
+        which names the line."""
         return self._inner.client.portal.run(self._inner.build(context, name, file=file, args=args, on_line=on_line))
 
     def tag(self, name: str, new_name: str) -> TemplateInfo:
         """Give it another name, too. Raises TemplateNotFound."""
         return self._inner.client.portal.run(self._inner.tag(name, new_name))
+
+    def warm(self, name: str, count: int = 1) -> TemplateInfo:
+        """Keep so many sandboxes of it ready, as long as this program runs, those of templates that start something
+        serving; they are when this returns. Raises TemplateNotFound, StartFailed."""
+        return self._inner.client.portal.run(self._inner.warm(name, count))
 
     def remove(self, name: str) -> TemplateInfo:
         """Take a name away, and with the last one, or by digest, the template. Raises TemplateNotFound, Conflict while

@@ -2,10 +2,11 @@
 
 import builtins
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from sandlot.model import (
+    Start,
     TemplateImport,
     TemplateInfo,
     TemplatePull,
@@ -46,12 +47,23 @@ class AsyncTemplates:
 
     @in_portal
     async def import_path(
-        self, path: str | os.PathLike[str], name: str, *, image: str = "", on_step: OnStep | None = None
+        self,
+        path: str | os.PathLike[str],
+        name: str,
+        *,
+        image: str = "",
+        start: str | Sequence[str] | None = None,
+        ready: str | None = None,
+        ready_timeout: float | None = None,
+        on_step: OnStep | None = None,
     ) -> TemplateInfo:
         """From a file or a directory: a root filesystem, an OCI image layout, or what `docker save` writes. `image`
-        says which one, where there are several; `on_step` hears how far it is. When this returns it is durable. Raises
-        InvalidArgument with the reason when it is broken, hostile or too large."""
-        return await self._make(TemplateImport(_absolute(path), name, image), on_step)
+        says which one, where there are several; `on_step` hears how far it is. Every sandbox of it runs `start` from
+        its beginning, and is there when that is `ready`: `running`, `port 8000`, `http 8000 /path` or `log TEXT`,
+        within `ready_timeout` seconds; `ready` alone starts what the image says. When this returns it is durable.
+        Raises InvalidArgument with the reason when it is broken, hostile or too large."""
+        told = Start.of(start, ready, ready_timeout)
+        return await self._make(TemplateImport(_absolute(path), name, image, told), on_step)
 
     @in_portal
     async def pull(
@@ -61,20 +73,34 @@ class AsyncTemplates:
         *,
         auth_file: str | os.PathLike[str] = "",
         insecure: bool = False,
+        start: str | Sequence[str] | None = None,
+        ready: str | None = None,
+        ready_timeout: float | None = None,
         on_step: OnStep | None = None,
     ) -> TemplateInfo:
         """The image for this machine from a registry: HOST/REPOSITORY:TAG or HOST/REPOSITORY@DIGEST. `auth_file` is as
-        `docker login` writes it. `insecure` goes without TLS, which is only done on loopback otherwise. Raises
-        NotFound, PermissionDenied, InvalidArgument with the reason when the image cannot be taken, Unavailable."""
-        return await self._make(TemplatePull(reference, name, os.fspath(auth_file), insecure), on_step)
+        `docker login` writes it. `insecure` goes without TLS, which is only done on loopback otherwise. `start`,
+        `ready` and `ready_timeout` are as in `import_path`. Raises NotFound, PermissionDenied, InvalidArgument with the
+        reason when the image cannot be taken, Unavailable."""
+        told = Start.of(start, ready, ready_timeout)
+        return await self._make(TemplatePull(reference, name, os.fspath(auth_file), insecure, told), on_step)
 
     @in_portal
     async def from_snapshot(
-        self, sandbox_id: str, snapshot: str, name: str, *, on_step: OnStep | None = None
+        self,
+        sandbox_id: str,
+        snapshot: str,
+        name: str,
+        *,
+        start: str | Sequence[str] | None = None,
+        ready: str | None = None,
+        ready_timeout: float | None = None,
+        on_step: OnStep | None = None,
     ) -> TemplateInfo:
-        """All files of a sandbox at a snapshot, or at a turn, those of its template included. Raises SessionNotFound,
-        SnapshotNotFound, CapabilityNotSupported."""
-        return await self._make(TemplateSnapshot(sandbox_id, snapshot, name), on_step)
+        """All files of a sandbox at a snapshot, or at a turn, those of its template included. `start`, `ready` and
+        `ready_timeout` are as in `import_path`. Raises SessionNotFound, SnapshotNotFound, CapabilityNotSupported."""
+        told = Start.of(start, ready, ready_timeout)
+        return await self._make(TemplateSnapshot(sandbox_id, snapshot, name, start=told), on_step)
 
     @in_portal
     async def build(
@@ -87,8 +113,9 @@ class AsyncTemplates:
         on_line: OnLine | None = None,
     ) -> TemplateInfo:
         """From a build file, which is `Dockerfile` in the directory `context` unless `file` says otherwise: FROM (a
-        template that is there), RUN, COPY, ENV, WORKDIR, USER, CMD, ENTRYPOINT, LABEL, ARG. Steps that were done before
-        are not done again. `on_line` hears what is done. Raises InvalidArgument, which names the line."""
+        template that is there), RUN, COPY, ENV, WORKDIR, USER, CMD, ENTRYPOINT, LABEL, ARG, and of our own START and
+        READY. Steps that were done before are not done again. `on_line` hears what is done. Raises InvalidArgument,
+        which names the line."""
         return await build(await self._client.host(), context, name, file, args or {}, on_line)
 
     async def _make(self, request: TemplateRequest, on_step: OnStep | None) -> TemplateInfo:
@@ -104,6 +131,12 @@ class AsyncTemplates:
     async def tag(self, name: str, new_name: str) -> TemplateInfo:
         """Give it another name, too. Raises TemplateNotFound."""
         return await (await self._client.host()).tag_template(name, new_name)
+
+    @in_portal
+    async def warm(self, name: str, count: int = 1) -> TemplateInfo:
+        """Keep so many sandboxes of it ready, as long as this program runs, those of templates that start something
+        serving; they are when this returns. Raises TemplateNotFound, StartFailed."""
+        return await (await self._client.host()).warm_template(name, count)
 
     @in_portal
     async def remove(self, name: str) -> TemplateInfo:

@@ -29,6 +29,7 @@ def build(settings: Settings, progress: Callable[[int], None] | None = None) -> 
             runtime=settings.runtime,
             sessions_max=settings.sessions_max,
             warm_pool=settings.warm_pool,
+            warm_templates=dict(settings.warm_templates),
             turns_kept=settings.turns_kept,
             snapshot_prefix=settings.snapshot_prefix,
             resources=settings.resources,

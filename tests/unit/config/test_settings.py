@@ -39,6 +39,13 @@ def test_limits_of_sessions_that_ask_for_none() -> None:
     assert all(name in refused.value.message for name in wrong)
 
 
+def test_templates_that_are_kept_warm() -> None:
+    assert load({"SANDLOT_WARM_TEMPLATES": "app:3=2,db"}).warm_templates == (("app:3", 2), ("db:latest", 1))
+    for wrong in ("app:3=x", "a b", "=2", "app=1000000"):
+        with pytest.raises(InvalidArgument, match="SANDLOT_WARM_TEMPLATES"):
+            load({"SANDLOT_WARM_TEMPLATES": wrong})
+
+
 def test_empty_variables_are_as_good_as_none() -> None:
     names = [variable.name for variable in VARIABLES]
     assert load(dict.fromkeys(names, "")) == load({})

@@ -12,7 +12,7 @@ from sandlot.host.archives.reading import as_document, damaged
 from sandlot.host.archives.writing import FORMAT, VERSION
 from sandlot.host.history import SnapshotRow, TurnRow
 from sandlot.host.journal import CallRow, SessionRow
-from sandlot.host.session import Wishes
+from sandlot.host.wishes import Wishes
 from sandlot.model import (
     CallRecord,
     CallResult,

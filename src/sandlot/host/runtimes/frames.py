@@ -12,7 +12,7 @@ from sandlot.model import LimitReached, Stream, limits
 
 VERSION = 3
 GROUPS_SINCE = 2
-COUNT_SINCE = 3
+COUNT_SINCE = PROBE_SINCE = 3
 MESSAGE_BYTES_MAX = 256 * 1024
 STDIN_CREDIT = 64 * 1024
 NONCE_BYTES = 16
@@ -64,7 +64,7 @@ STAGES = {
     1: "duplicate", 2: "too many", 3: "resources", 4: "user", 5: "rlimit", 6: "cwd", 7: "exec", 8: "terminal",
 }  # fmt: skip
 SCOPE_GROUP, SCOPE_TREE = 0, 1
-SPAWN_PTY, SPAWN_STDIN, SPAWN_GROUPS = 1, 2, 4
+SPAWN_PTY, SPAWN_STDIN, SPAWN_GROUPS, SPAWN_PROBE = 1, 2, 4, 8
 
 
 class MalformedFrame(ValueError):
@@ -96,7 +96,7 @@ def resume(nonce: bytes) -> bytes:
 def spawn(ident: int, plan: SpawnPlan) -> bytes:
     """Raises LimitReached when arguments and environment do not fit into one message."""
     flags = (SPAWN_PTY if plan.terminal else 0) | (SPAWN_STDIN if plan.stdin else 0)
-    flags |= SPAWN_GROUPS if plan.groups else 0
+    flags |= (SPAWN_GROUPS if plan.groups else 0) | (SPAWN_PROBE if plan.is_probe else 0)
     rows, columns = (plan.terminal.rows, plan.terminal.columns) if plan.terminal else (0, 0)
     envs = [f"{name}={value}" for name, value in plan.envs.items()]
     text = os.fsencode("\0".join([plan.user, plan.cwd, *plan.argv, *envs, ""]))

@@ -89,6 +89,11 @@ class GuestLink:
                 "the guest of this session is of an earlier release, and calls have no limits of their own there",
                 next_step="make a new session",
             )
+        if plan.is_probe and self._version < frames.PROBE_SINCE:
+            raise CapabilityNotSupported(
+                "the guest of this session is of an earlier release, and cannot ask a port",
+                next_step="make a new session",
+            )
         self._sinks[process_id] = sink
         try:
             if plan.groups:

@@ -17,7 +17,7 @@ from sandlot.host.templates.tree_copy import Copied, TreeCopy
 from sandlot.host.templates.unpacker import unpack
 from sandlot.host.templates.unpacking.finish import make_ready
 from sandlot.host.templates.unpacking.refusal import Bounds, Refused
-from sandlot.model import InvalidArgument, TemplateImport, TemplateStep, Unavailable, limits
+from sandlot.model import InvalidArgument, TemplateImport, TemplatePull, TemplateStep, Unavailable, limits
 
 _T = TypeVar("_T")
 _TELL_EVERY = 256
@@ -53,19 +53,21 @@ class Maker:
         try:
             kind = os.fstat(fd).st_mode
             if stat.S_ISREG(kind):
-                return await self.unpack({"archive": fd}, request.name, request.reference, request.path, tell)
+                return await self.unpack({"archive": fd}, request, request.reference, request.path, tell)
             if not stat.S_ISDIR(kind):
                 raise InvalidArgument(f"{request.path} is neither a file nor a directory")
             with ExitStack() as opened:
                 files = _image_files(fd, opened)
                 if files:
-                    return await self.unpack(files, request.name, request.reference, request.path, tell)
+                    return await self.unpack(files, request, request.reference, request.path, tell)
             told = Metadata("", f"directory {request.path}", time.time(), 0, 0, user="0")
-            return await self.copy(fd, told, request.name, tell)
+            return await self.copy(fd, told.starting(request.start), request.name, tell)
         finally:
             os.close(fd)
 
-    async def unpack(self, files: dict[str, int], name: str, reference: str, source: str, tell: Tell) -> Kept:
+    async def unpack(
+        self, files: dict[str, int], request: TemplateImport | TemplatePull, reference: str, source: str, tell: Tell
+    ) -> Kept:
         """Raises InvalidArgument, Unavailable."""
         partial = await self._begin()
         try:
@@ -78,7 +80,8 @@ class Maker:
                 entries=made.entries,
                 left_out=made.left_out,
             )
-            return await self._publish(partial, told.addressed(made.diff_ids), name, tell)
+            told = told.starting(request.start)
+            return await self._publish(partial, told.addressed(made.diff_ids), request.name, tell)
         except BaseException:  # given up, then raised again
             await self._give_up(partial)
             raise

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, cast
 
-from sandlot.model import InvalidArgument, SandlotError, TemplateInfo, check_envs, check_labels, limits
+from sandlot.model import InvalidArgument, SandlotError, Start, TemplateInfo, check_envs, check_labels, limits
 
 FORMAT = 1
 
@@ -26,6 +26,7 @@ class Metadata:
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     left_out: Mapping[str, int] = field(default_factory=dict[str, int])
     format: int = FORMAT
+    start: Start | None = None
 
     def to_text(self) -> str:
         return json.dumps(asdict(self), indent=2) + "\n"
@@ -37,15 +38,30 @@ class Metadata:
         if known.get("format") != FORMAT:
             raise ValueError(f"format {known.get('format')}")
         known["entrypoint"], known["command"] = tuple(known["entrypoint"]), tuple(known["command"])
+        known["start"] = Start.from_document(known.get("start"))
         return cls(**known)
 
     def info(self, names: tuple[str, ...], used: float, sessions: int) -> TemplateInfo:
-        fields = {name: value for name, value in asdict(self).items() if name != "format"}
-        return TemplateInfo(**fields, names=names, used=used, sessions=sessions)
+        fields = {name: value for name, value in asdict(self).items() if name not in ("format", "start")}
+        return TemplateInfo(**fields, names=names, used=used, sessions=sessions, start=self.start)
+
+    def starting(self, start: Start | None) -> "Metadata":
+        """With another start command, if there is one. Raises InvalidArgument when it is what the image says, and that
+        says nothing."""
+        if start is None:
+            return self
+        argv = start.argv or (*self.entrypoint, *self.command)
+        if not argv:
+            raise InvalidArgument(
+                "the image has neither ENTRYPOINT nor CMD that could be started", next_step="say what to start"
+            )
+        return replace(self, start=replace(start, argv=argv))
 
     def addressed(self, layers: list[str]) -> "Metadata":
         """With the digest of what it is made of."""
         parts = [self.user, self.cwd, dict(self.envs), self.entrypoint, self.command, dict(self.labels), layers]
+        if self.start is not None:
+            parts.append(asdict(self.start))
         text = json.dumps([FORMAT, *parts], sort_keys=True)
         return replace(self, digest=f"sha256:{hashlib.sha256(text.encode()).hexdigest()}")
 

@@ -54,7 +54,7 @@ class Puller:
                 files = as_layout(data, blobs)
                 for path in files.keys() - {f"blobs/sha256/{digest[7:]}" for digest in names}:
                     opened.callback(os.close, files[path])
-                kept = await self._maker.unpack(files, request.name, "", request.reference, tell)
+                kept = await self._maker.unpack(files, request, "", request.reference, tell)
             for digest in names:
                 self._path(digest).unlink(missing_ok=True)
             return kept

@@ -181,4 +181,4 @@ class TemplateStore:
 
 def _template(name: str, kept: Kept) -> Template:
     told = kept.metadata
-    return Template(name, told.digest, kept.root, told.envs, told.user, told.cwd)
+    return Template(name, told.digest, kept.root, told.envs, told.user, told.cwd, told.start)
