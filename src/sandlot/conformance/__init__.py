@@ -1,23 +1,31 @@
 """Suites that hold an implementation to its contract. They ship with the package and need no test framework."""
 
 from sandlot.conformance.checks import Broken, Check, Outcome, Ran, Stage, Verdict, conform, is_conforming
+from sandlot.conformance.files import (
+    FILE_CHECKS,
+    FileStage,
+    conform_files,
+)
 from sandlot.conformance.runtime import RUNTIME_CHECKS, RUNTIME_DEVIATIONS
 from sandlot.conformance.storage import STORAGE_CHECKS, conform_storage
 from sandlot.conformance.volumes import VOLUME_CHECKS, VolumeStage, conform_volumes
 
 __all__ = [
+    "FILE_CHECKS",
     "RUNTIME_CHECKS",
     "RUNTIME_DEVIATIONS",
     "STORAGE_CHECKS",
     "VOLUME_CHECKS",
     "Broken",
     "Check",
+    "FileStage",
     "Outcome",
     "Ran",
     "Stage",
     "Verdict",
     "VolumeStage",
     "conform",
+    "conform_files",
     "conform_storage",
     "conform_volumes",
     "is_conforming",

@@ -1,10 +1,12 @@
 """The waist: everything that can run sessions implements this, and nothing above it knows which one it talks to."""
 
-from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from sandlot.model import (
+    AttributesGet,
+    AttributesSet,
     Audit,
     CallEvent,
     CallRecord,
@@ -17,16 +19,23 @@ from sandlot.model import (
     Event,
     EventFilter,
     ExportRequest,
+    FileAppend,
+    FileChange,
+    FileCopy,
     FileInfo,
+    FileLines,
     FileList,
     FileRead,
     FileRemove,
     FileRename,
+    FileReplace,
     FileStat,
     FileWrite,
     ForkRequest,
     Health,
     ImportRequest,
+    Line,
+    LinkMake,
     MoveProgress,
     MoveRequest,
     PauseRequest,
@@ -175,6 +184,22 @@ class FileStream(Protocol):
         ...
 
 
+class LineStream(Protocol):
+    """Lines of one file. Given out by a context manager."""
+
+    @property
+    def info(self) -> FileInfo: ...
+
+    @property
+    def total(self) -> int | None:
+        """The lines of the whole file: at the end of the stream, when they were asked for or all of them were read."""
+        ...
+
+    def __aiter__(self) -> AsyncIterator[Sequence[Line]]:
+        """Batches, none of them empty. Raises FileConflict, Unavailable."""
+        ...
+
+
 class TreeStream(Protocol):
     """A directory on its way out. Given out by a context manager."""
 
@@ -203,6 +228,37 @@ class Files(Protocol):
 
     async def write_file(self, request: FileWrite, content: AsyncIterable[bytes]) -> FileInfo:
         """Whole or not at all: an error from `content` leaves everything as it was."""
+        ...
+
+    async def append_file(self, request: FileAppend, content: AsyncIterable[bytes]) -> FileInfo:
+        """Piece by piece: what came before an error of `content` is there."""
+        ...
+
+    def read_lines(self, request: FileLines) -> AbstractAsyncContextManager[LineStream]: ...
+
+    async def replace_in_file(self, request: FileReplace) -> int:
+        """How often; 0 leaves the file alone. Whole or not at all, and never over what someone else wrote meanwhile.
+        Raises FileConflict, with the count in its context, when the text is not there exactly once and all were not
+        asked for; LimitReached for a file of more than 64 MiB."""
+        ...
+
+    async def copy_file(self, request: FileCopy) -> TreeTally:
+        """Every file is there whole or as it was; after an error those before it are there. Raises FileConflict for a
+        directory that is to be copied into itself."""
+        ...
+
+    async def change_file(self, request: FileChange) -> FileInfo:
+        """After an error some of what is below a directory is changed. Raises InvalidArgument for a user or a group
+        that the session does not have."""
+        ...
+
+    async def make_link(self, request: LinkMake) -> FileInfo: ...
+
+    async def get_attributes(self, request: AttributesGet) -> Mapping[str, bytes]: ...
+
+    async def set_attributes(self, request: AttributesSet) -> Mapping[str, bytes]:
+        """Tells what is there afterwards; after an error some are set. Raises LimitReached when they are too large for
+        the filesystem, InvalidArgument where it keeps none."""
         ...
 
     def list_files(self, request: FileList) -> AbstractAsyncContextManager[AsyncIterator[Sequence[FileInfo]]]:

@@ -41,6 +41,29 @@ def find_account(who: str, passwd: bytes, group: bytes) -> Account | None:
     return Account(own_uid, gid, (gid, *_groups(own_name[:_NAME_BYTES_MAX], gid, group)))
 
 
+def find_group(who: str, group: bytes) -> int | None:
+    """`who` is a name or a number. None: no group has that name."""
+    asked = who.encode("utf-8", "surrogateescape")
+    number = _number(asked)
+    if number is not None:
+        return number
+    for line in _lines(group):
+        fields = line.split(b":", 3)
+        if len(fields) == 4 and fields[0] == asked:
+            return _number(fields[2])
+    return None
+
+
+def names(text: bytes) -> dict[int, str]:
+    """Who has which number, in either list; the first one that has it."""
+    found: dict[int, str] = {}
+    for line in _lines(text):
+        fields = line.split(b":", 3)
+        if len(fields) == 4 and (number := _number(fields[2])) is not None:
+            found.setdefault(number, fields[0].decode("utf-8", "surrogateescape"))
+    return found
+
+
 def _lines(text: bytes) -> Iterable[bytes]:
     """To the guest a text ends at its first zero byte."""
     return filter(None, text.partition(b"\0")[0].split(b"\n"))

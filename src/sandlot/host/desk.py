@@ -2,16 +2,19 @@
 
 import asyncio
 import errno
+import grp
 import os
+import pwd
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TypeVar
 
 from sandlot.contracts.runtime import Tree
-from sandlot.host import inside
+from sandlot.host import accounts, inside
 from sandlot.host.accounts import TEXT_BYTES_MAX, find_account
 from sandlot.host.inside import Inside, WrongKind
 from sandlot.host.kernel import Identity, act_as, serve_sessions
@@ -30,6 +33,8 @@ from sandlot.model import (
 
 _THREADS = 8
 _KNOWN_MAX = 4096
+_LISTS_KNOWN_MAX = 64  # each may be long
+_LISTS = ("/etc/passwd", "/etc/group")
 _SHOWN_CHARS = 300
 _CLOSING = "the engine is closing"
 _T = TypeVar("_T")
@@ -50,7 +55,11 @@ _CONFLICTS = {
     errno.ELOOP: "too many links, or a link where none may be",
     errno.EAGAIN: "a program of the session holds it, or renames it again and again",
 }
-_WRONG = {errno.ENAMETOOLONG: "a name of it is too long", errno.EINVAL: "it cannot be used like this"}
+_WRONG = {
+    errno.ENAMETOOLONG: "a name of it is too long",
+    errno.EINVAL: "it cannot be used like this",
+    errno.EOPNOTSUPP: "its filesystem cannot do that",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +77,8 @@ class Desk:
     when it was left and no thread works at it any more, and then nobody can begin: a number that is used after it was
     closed may be another session's by then."""
 
-    def __init__(self, place: Place, path: str, known: dict[_Key, Identity]) -> None:
-        self.inside = Inside(place.tree, place.workspace)
+    def __init__(self, place: Place, path: str, known: "Known") -> None:
+        self.inside = Inside(place.tree, place.workspace, self._name)
         self._open = ExitStack()
         if place.over:
             self._open.callback(place.over)
@@ -80,6 +89,7 @@ class Desk:
         self._user = place.user
         self._known = known
         self._who: Identity | None = None
+        self._lists: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())  # what the lists of users and groups look like
         self._lock = threading.Lock()
         self._at_work = 0
         self._left = False
@@ -151,21 +161,52 @@ class Desk:
     def _find(self, first_id: int) -> Identity:
         # Whatever its bits say, the session's own list of users can be read; the guest reads it as root too.
         act_as(Identity(first_id, first_id, (first_id,), powerful=True))
-        key = (first_id, self._user, self._look("/etc/passwd"), self._look("/etc/group"))
-        found = self._known.get(key)
+        self._lists = (self._look(_LISTS[0]), self._look(_LISTS[1]))
+        key = (first_id, self._user, *self._lists)
+        found = self._known.users.get(key)
         if found is None:
-            account = find_account(self._user, self._text("/etc/passwd"), self._text("/etc/group"))
+            account = find_account(self._user, *map(self._text, _LISTS))
             if account is None:
                 raise InvalidArgument(
                     f"the session has no user {self._user!r}", next_step="give a name of its /etc/passwd"
                 )
             groups = tuple(first_id + group for group in account.groups)
             found = Identity(first_id + account.uid, first_id + account.gid, groups, powerful=account.uid == 0)
-            if len(self._known) >= _KNOWN_MAX:
-                self._known.clear()
-            if all(key[2:]):  # a list that was not seen is not known again
-                self._known[key] = found
+            if len(self._known.users) >= _KNOWN_MAX:
+                self._known.users.clear()
+            if all(self._lists):  # a list that was not seen is not known again
+                self._known.users[key] = found
         return found
+
+    def _name(self, which: int, number: int) -> str:
+        """Of a user or a group, as the user sees the session's lists."""
+        if self._first_id is None:
+            return _hosts_name(which, number)
+        key = (self._first_id, which, self._lists[which])
+        known = self._known.names.get(key)
+        if known is None:
+            if len(self._known.names) >= _LISTS_KNOWN_MAX:
+                self._known.names.clear()
+            known = self._known.names[key] = accounts.names(self._text(_LISTS[which]))
+        return known.get(number) or str(number)
+
+    def owner_id(self, who: str) -> int:
+        """The machine's number of a user of the session. Raises InvalidArgument."""
+        if self._first_id is None:
+            return _hosts_number(who, lambda: pwd.getpwnam(who).pw_uid)
+        account = find_account(who, self._text(_LISTS[0]), b"")
+        if account is None or ":" in who:
+            raise InvalidArgument(f"the session has no user {who!r}", next_step="give a name of its /etc/passwd")
+        return self._first_id + account.uid
+
+    def group_id(self, who: str) -> int:
+        """The same of a group."""
+        if self._first_id is None:
+            return _hosts_number(who, lambda: grp.getgrnam(who).gr_gid)
+        number = accounts.find_group(who, self._text(_LISTS[1]))
+        if number is None:
+            raise InvalidArgument(f"the session has no group {who!r}", next_step="give a name of its /etc/group")
+        return self._first_id + number
 
     def _look(self, path: str) -> tuple[int, ...]:
         try:
@@ -187,6 +228,31 @@ class Desk:
             os.close(fd)
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What lists of users said, for as long as they look the same."""
+
+    users: dict[_Key, Identity] = field(default_factory=dict[_Key, Identity])
+    names: dict[tuple[int, int, tuple[int, ...]], dict[int, str]] = field(
+        default_factory=dict[tuple[int, int, tuple[int, ...]], dict[int, str]]
+    )
+
+
+@lru_cache(maxsize=1024)
+def _hosts_name(which: int, number: int) -> str:
+    try:
+        return grp.getgrgid(number).gr_name if which else pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
+
+
+def _hosts_number(who: str, look: Callable[[], int]) -> int:
+    try:
+        return int(who) if who.isdecimal() else look()
+    except KeyError:
+        raise InvalidArgument(f"this machine knows no {who!r}", next_step="give a name or a number") from None
+
+
 class Hands:
     """The threads. Those that act for sessions do nothing else; those of sessions without users of their own stay
     themselves."""
@@ -194,7 +260,7 @@ class Hands:
     def __init__(self) -> None:
         self._others = ThreadPoolExecutor(_THREADS, "sandlot-files", serve_sessions)
         self._own = ThreadPoolExecutor(_THREADS, "sandlot-own-files", serve_sessions)
-        self._known: dict[_Key, Identity] = {}
+        self._known = Known()
 
     def close(self) -> None:
         self._others.shutdown(wait=False, cancel_futures=True)

@@ -4,21 +4,30 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaita
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from sandlot.contracts.host import FileStream, TreeStream
+from sandlot.contracts.host import FileStream, LineStream, TreeStream
 from sandlot.contracts.runtime import Runtime
 from sandlot.host.desk import Hands, Place
+from sandlot.host.file_edits import FileEdits
 from sandlot.host.files import SessionFiles
 from sandlot.host.session import Session
 from sandlot.model import (
+    AttributesGet,
+    AttributesSet,
     DirectoryMake,
+    FileAppend,
+    FileChange,
+    FileCopy,
     FileInfo,
+    FileLines,
     FileList,
     FileRead,
     FileRemove,
     FileRename,
+    FileReplace,
     FileRequest,
     FileStat,
     FileWrite,
+    LinkMake,
     SessionState,
     TreeDownload,
     TreeTally,
@@ -38,6 +47,7 @@ class FileVerbs:
         self._runtimes = runtimes
         self._hands = Hands()
         self._files = SessionFiles(self._hands)
+        self._edits = FileEdits(self._hands)
 
     def close(self) -> None:
         self._hands.close()
@@ -50,6 +60,39 @@ class FileVerbs:
     async def write_file(self, request: FileWrite, content: AsyncIterable[bytes]) -> FileInfo:
         async with self._writing(request) as place:
             return await self._files.write(place, request, content)
+
+    async def append_file(self, request: FileAppend, content: AsyncIterable[bytes]) -> FileInfo:
+        async with self._writing(request) as place:
+            return await self._edits.append(place, request, content)
+
+    @asynccontextmanager
+    async def read_lines(self, request: FileLines) -> AsyncGenerator[LineStream]:
+        async with self._reaching(request) as place, self._edits.lines(place, request) as stream:
+            yield stream
+
+    async def replace_in_file(self, request: FileReplace) -> int:
+        async with self._writing(request) as place:
+            return await self._edits.replace(place, request)
+
+    async def copy_file(self, request: FileCopy) -> TreeTally:
+        async with self._writing(request) as place:
+            return await self._edits.copy(place, request)
+
+    async def change_file(self, request: FileChange) -> FileInfo:
+        async with self._writing(request) as place:
+            return await self._edits.change(place, request)
+
+    async def make_link(self, request: LinkMake) -> FileInfo:
+        async with self._writing(request) as place:
+            return await self._edits.make_link(place, request)
+
+    async def get_attributes(self, request: AttributesGet) -> Mapping[str, bytes]:
+        async with self._reaching(request) as place:
+            return await self._edits.get_attributes(place, request)
+
+    async def set_attributes(self, request: AttributesSet) -> Mapping[str, bytes]:
+        async with self._writing(request) as place:
+            return await self._edits.set_attributes(place, request)
 
     @asynccontextmanager
     async def list_files(self, request: FileList) -> AsyncGenerator[AsyncIterator[Sequence[FileInfo]]]:

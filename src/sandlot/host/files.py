@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callab
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from sandlot.host import inside
 from sandlot.host.desk import Desk, Hands, Place, printable
@@ -87,7 +87,7 @@ class SessionFiles:
                 async for piece in pieces:
                     await self._hands.do(desk, partial(new.write, piece))
             while told is None:
-                told = await self._hands.do(desk, lambda: _finish(desk, new))
+                told = await self._hands.do(desk, lambda: finish(desk, new))
             return told
 
     @asynccontextmanager
@@ -143,8 +143,8 @@ class SessionFiles:
                 async for data in content:
                     for at in range(0, len(data), PIECE_BYTES):
                         piece = data[at : at + PIECE_BYTES]
-                        await self._hands.do(desk, partial(_with_path, desk, new, partial(new.feed, piece)))
-                await self._hands.do(desk, partial(_with_path, desk, new, new.finish), last=True)
+                        await self._hands.do(desk, partial(with_path, desk, new, partial(new.feed, piece)))
+                await self._hands.do(desk, partial(with_path, desk, new, new.finish), last=True)
             except SandlotError as error:  # those that came before are there, and that is told
                 error.context = {**error.context, "files_done": new.tally.files, "bytes_done": new.tally.size_bytes}
                 raise
@@ -159,7 +159,7 @@ class SessionFiles:
             await self._hands.do(desk, lambda: next(steps))  # what is not there is told at the door
 
             async def pieces() -> AsyncIterator[bytes]:
-                step = partial(_with_path, desk, tree, lambda: next_step(desk, steps, None))
+                step = partial(with_path, desk, tree, lambda: next_step(desk, steps, None))
                 while (piece := await self._hands.do(desk, step)) is not None:
                     if piece:
                         yield piece
@@ -207,10 +207,10 @@ def _begin(desk: Desk, request: FileWrite, first: bytes) -> Replacement:
 
 def _write_whole(desk: Desk, request: FileWrite, content: bytes) -> tuple[Replacement, FileInfo | None]:
     new = _begin(desk, request, content)
-    return new, _finish(desk, new)
+    return new, finish(desk, new)
 
 
-def _finish(desk: Desk, new: Replacement) -> FileInfo | None:
+def finish(desk: Desk, new: Replacement) -> FileInfo | None:
     told = new.commit()
     if told is not None:
         desk.end()
@@ -223,7 +223,12 @@ def _begin_tree(desk: Desk) -> Unpacking:
     return new
 
 
-def _with_path(desk: Desk, tree: Packing | Unpacking, step: Callable[[], _T]) -> _T:
+class _Tree(Protocol):
+    @property
+    def at(self) -> str: ...
+
+
+def with_path(desk: Desk, tree: _Tree, step: Callable[[], _T]) -> _T:
     """An error tells which of many files it is about."""
     try:
         return step()

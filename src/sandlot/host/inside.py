@@ -7,7 +7,7 @@ import errno
 import os
 import posixpath
 import stat
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager, suppress
 
 from sandlot.contracts.runtime import Tree
@@ -41,6 +41,9 @@ _NOT_ENTERED = {
 }
 
 
+Names = Callable[[int, int], str]  # of a user (0) or a group (1), by number
+
+
 class WrongKind(OSError):
     """Something is there, and it is not what the operation works on."""
 
@@ -48,8 +51,9 @@ class WrongKind(OSError):
 class Inside:
     """One tree, open. Paths are absolute, as the session names them; `locate` makes them so."""
 
-    def __init__(self, tree: Tree, workspace: str) -> None:
+    def __init__(self, tree: Tree, workspace: str, names: Names | None = None) -> None:
         self._tree = tree
+        self._names = names or _nameless
         self.workspace = workspace
         self._resolve = NO_XDEV | NO_MAGICLINKS | (IN_ROOT if tree.path == "/" else BENEATH)
 
@@ -122,17 +126,24 @@ class Inside:
             kind=_KINDS.get(stat.S_IFMT(found.st_mode), FileKind.OTHER),
             size_bytes=found.st_size,
             mode=stat.S_IMODE(found.st_mode),
-            uid=self._own_id(found.st_uid),
-            gid=self._own_id(found.st_gid),
+            uid=(uid := self.own_id(found.st_uid)),
+            gid=(gid := self.own_id(found.st_gid)),
             modified=found.st_mtime,
             target=target,
+            owner=self._names(0, uid),
+            group=self._names(1, gid),
+            changed=found.st_ctime,
         )
 
-    def _own_id(self, number: int) -> int:
+    def own_id(self, number: int) -> int:
         first = self._tree.first_id
         if first is None:
             return number
         return number - first if first <= number < first + _IDS else _NOBODY
+
+
+def _nameless(_list: int, number: int) -> str:
+    return str(number)
 
 
 def _tidy(path: str) -> str:
@@ -147,10 +158,10 @@ def _tidy(path: str) -> str:
 
 def stat_file(inside: Inside, path: str, *, follow: bool) -> FileInfo:
     with inside.opened(path, os.O_PATH | (0 if follow else os.O_NOFOLLOW)) as fd:
-        return _tell(inside, path, fd)
+        return tell(inside, path, fd)
 
 
-def _tell(inside: Inside, path: str, fd: int) -> FileInfo:
+def tell(inside: Inside, path: str, fd: int) -> FileInfo:
     found = os.fstat(fd)
     return inside.info(path, found, os.readlink("", dir_fd=fd) if stat.S_ISLNK(found.st_mode) else "")
 
@@ -238,7 +249,7 @@ def make_directory(inside: Inside, path: str, mode: int, *, parents: bool) -> bo
     folder, name = inside.split(path)
     above = open_folder(inside, folder, parents=parents)
     try:
-        fd, made = _make_one(above, name, mode)
+        fd, made = make_one(above, name, mode)
     finally:
         os.close(above)
     os.close(fd)
@@ -259,14 +270,14 @@ def open_folder(inside: Inside, folder: str, *, parents: bool) -> int:
             missing += [name] if name != "." else []
     while missing:
         try:
-            below, _made = _make_one(fd, missing.pop(), 0o755)
+            below, _made = make_one(fd, missing.pop(), 0o755)
         finally:
             os.close(fd)
         fd = below
     return fd
 
 
-def _make_one(above: int, name: str, mode: int) -> tuple[int, bool]:
+def make_one(above: int, name: str, mode: int) -> tuple[int, bool]:
     """A directory, open, and whether it is new: someone else may have made it meanwhile."""
     made = False
     with suppress(FileExistsError):
@@ -299,7 +310,7 @@ def rename(inside: Inside, path: str, to: str, *, overwrite: bool) -> FileInfo:
                 os.rename(name, to_name, src_dir_fd=above, dst_dir_fd=to_above)
             else:
                 rename_without_replacing(above, name, to_above, to_name)
-            return _tell(inside, to, entry)
+            return tell(inside, to, entry)
         finally:
             os.close(entry)
 

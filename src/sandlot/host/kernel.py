@@ -22,6 +22,7 @@ ONE_STEP = BENEATH | NO_SYMLINKS | NO_MAGICLINKS | NO_XDEV  # one name, and noth
 _OPENAT2 = 437
 _SETGROUPS = {"x86_64": 116, "aarch64": 159}
 _RENAME_NOREPLACE = 1
+_AT_EMPTY_PATH = 0x1000
 _CLONE_FS = 0x200
 _CAPABILITY_VERSION = 0x20080522
 _EAGAIN_ATTEMPTS = 128  # the kernel asks to look again when someone renames meanwhile
@@ -74,6 +75,13 @@ def rename_without_replacing(from_fd: int, name: str, to_fd: int, new_name: str)
     if _libc().renameat2(from_fd, os.fsencode(name), to_fd, os.fsencode(new_name), _RENAME_NOREPLACE) < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), new_name)
+
+
+def change_owner(fd: int, uid: int, gid: int) -> None:
+    """Of what a descriptor stands for, a link included; -1 keeps what it is. Raises OSError."""
+    if _libc().fchownat(fd, b"", uid, gid, _AT_EMPTY_PATH) < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ class Replacement:
         self._target = -1  # what is copied into
         self._copied = 0
         self._fd = -1
-        self._path, self._above, self._name, found = _final_place(inside, path, parents=parents)
+        self._path, self._above, self._name, found = final_place(inside, path, parents=parents)
         self._old = None if found < 0 else os.fstat(found)
         try:
             self._open(found)
@@ -54,6 +54,12 @@ class Replacement:
             self._in_place = True
             if self._fd < 0:
                 self._fd = _open_scratch(self._inside)
+
+    @property
+    def replaces(self) -> tuple[int, ...] | None:
+        """What is there before: which file, how long, of when. None when nothing is."""
+        old = self._old
+        return (old.st_dev, old.st_ino, old.st_size, old.st_mtime_ns) if old else None
 
     def write(self, data: bytes) -> None:
         write_all(self._fd, data)
@@ -160,7 +166,7 @@ def write_all(fd: int, data: bytes | memoryview) -> None:
         view = view[os.write(fd, view) :]
 
 
-def _final_place(inside: Inside, path: str, *, parents: bool) -> tuple[str, int, str, int]:
+def final_place(inside: Inside, path: str, *, parents: bool) -> tuple[str, int, str, int]:
     """Where writing to a path writes: the directory and the name in it, and what is there or -1. Links at the end are
     followed, one by one and each inside."""
     for _link in range(_LINKS_MAX):

@@ -107,6 +107,13 @@ class SandboxHostService:
         self.stat_file, self.make_directory = files.stat_file, files.make_directory
         self.rename_file, self.remove_file = files.rename_file, files.remove_file
         self.upload_tree, self.download_tree = files.upload_tree, files.download_tree
+        self.append_file, self.read_lines, self.copy_file = files.append_file, files.read_lines, files.copy_file
+        self.replace_in_file, self.change_file, self.make_link = (
+            files.replace_in_file,
+            files.change_file,
+            files.make_link,
+        )
+        self.get_attributes, self.set_attributes = files.get_attributes, files.set_attributes
         self._turns = Turns(self._lifecycle, parts, self._background, settings.turns_kept, settings.snapshot_prefix)
         self._moving = Moving(self._lifecycle, parts, self._choices, self._outputs)
         self._exporting = Exporting(self._lifecycle, parts)

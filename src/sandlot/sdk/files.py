@@ -1,23 +1,32 @@
 """Files of a sandbox."""
 
 import os
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Literal, overload
 
 from sandlot import registry
 from sandlot.model import (
+    AttributesGet,
+    AttributesSet,
     DirectoryMake,
+    FileAppend,
+    FileChange,
     FileConflict,
+    FileCopy,
     FileInfo,
+    FileLines,
     FileList,
     FileNotFound,
     FileRead,
     FileRemove,
     FileRename,
+    FileReplace,
     FileStat,
     FileWrite,
     InvalidArgument,
     LimitReached,
+    Line,
+    LinkMake,
     TreeDownload,
     TreeTally,
     TreeUpload,
@@ -123,6 +132,103 @@ class AsyncFiles:
         """
         request = FileWrite(self._sandbox_id, path, user, mode, parents)
         return await (await self.client.host()).write_file(request, pieces_of(data))
+
+    @in_portal
+    async def append(
+        self, path: str, data: Content, *, mode: int = 0o644, parents: bool = True, user: str | None = None
+    ) -> FileInfo:
+        """Add to the end of a file, or make it. What came before an error stays. Raises as `write` does."""
+        request = FileAppend(self._sandbox_id, path, user, mode, parents)
+        return await (await self.client.host()).append_file(request, pieces_of(data))
+
+    @in_portal
+    async def read_lines(
+        self,
+        path: str,
+        *,
+        first: int = 1,
+        count: int | None = None,
+        line_bytes: int = limits.LINE_BYTES,
+        user: str | None = None,
+    ) -> list[Line]:
+        """Some lines of a file of any size, numbered from 1; of a line that is longer than `line_bytes`, so much.
+
+        Raises LimitReached when they have more than 64 MiB together, FileNotFound, FileConflict, PermissionDenied.
+        """
+        request = FileLines(self._sandbox_id, path, user, first, count, line_bytes=line_bytes)
+        found: list[Line] = []
+        size = 0
+        async with (await self.client.host()).read_lines(request) as stream:
+            async for batch in stream:
+                found += batch
+                size += sum(len(line.text) for line in batch)
+                if size > limits.FILE_READ_BYTES_MAX:
+                    raise _too_large(path, size)
+        return found
+
+    @in_portal
+    async def replace(self, path: str, old: str, new: str, *, all: bool = False, user: str | None = None) -> int:
+        """Put one text in the place of another, and tell how often. Whole or not at all, also when someone else writes.
+
+        Raises FileConflict, with `count` in its context, when the text is not there exactly once and not all were asked
+        for; LimitReached for a file of more than 64 MiB.
+        """
+        request = FileReplace(self._sandbox_id, path, user, old, new, all)
+        return await (await self.client.host()).replace_in_file(request)
+
+    @in_portal
+    async def copy(
+        self, path: str, to: str, *, recursive: bool = False, overwrite: bool = True, user: str | None = None
+    ) -> TreeTally:
+        """A file, or with `recursive` a directory, to another name; `to` is the copy itself, not a place for it. Links
+        are copied as they are. Raises FileNotFound, FileConflict, PermissionDenied, LimitReached."""
+        request = FileCopy(self._sandbox_id, path, user, to, recursive, overwrite)
+        return await (await self.client.host()).copy_file(request)
+
+    @in_portal
+    async def chmod(self, path: str, mode: int, *, recursive: bool = False, user: str | None = None) -> FileInfo:
+        """Permission bits, such as 0o755. Raises FileNotFound, PermissionDenied."""
+        request = FileChange(self._sandbox_id, path, user, mode, recursive=recursive)
+        return await (await self.client.host()).change_file(request)
+
+    @in_portal
+    async def chown(
+        self,
+        path: str,
+        owner: str | None = None,
+        group: str | None = None,
+        *,
+        recursive: bool = False,
+        user: str | None = None,
+    ) -> FileInfo:
+        """By name, or by number as text. Most users may not give files away; `user="root"` may. Raises InvalidArgument
+        for a name that the sandbox does not have, FileNotFound, PermissionDenied."""
+        request = FileChange(self._sandbox_id, path, user, None, owner, group, recursive)
+        return await (await self.client.host()).change_file(request)
+
+    @in_portal
+    async def symlink(self, path: str, target: str, *, parents: bool = True, user: str | None = None) -> FileInfo:
+        """Make a link. Raises FileConflict when something is there, PermissionDenied."""
+        request = LinkMake(self._sandbox_id, path, user, target, parents)
+        return await (await self.client.host()).make_link(request)
+
+    @in_portal
+    async def get_attributes(self, path: str, *, user: str | None = None) -> dict[str, bytes]:
+        """The extended attributes of a file or a directory that begin with `user.`. Raises FileNotFound,
+        PermissionDenied."""
+        return dict(await (await self.client.host()).get_attributes(AttributesGet(self._sandbox_id, path, user)))
+
+    @in_portal
+    async def set_attributes(
+        self, path: str, values: Mapping[str, bytes | None], *, replace: bool = False, user: str | None = None
+    ) -> dict[str, bytes]:
+        """Set some, and remove those that are None; with `replace`, also all that are not named. Tells what is there.
+
+        Raises InvalidArgument for a name that does not begin with `user.`, LimitReached when they are too large,
+        FileNotFound, PermissionDenied.
+        """
+        request = AttributesSet(self._sandbox_id, path, user, values, replace)
+        return dict(await (await self.client.host()).set_attributes(request))
 
     @in_portal
     async def list(self, path: str = ".", *, depth: int = 1, user: str | None = None) -> list[FileInfo]:

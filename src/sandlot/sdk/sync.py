@@ -23,6 +23,7 @@ from sandlot.model import (
     Change,
     Event,
     FileInfo,
+    Line,
     MoveProgress,
     NetworkPolicy,
     OnExpiry,
@@ -339,6 +340,82 @@ class Files:
         there keeps its mode and owner. Raises FileConflict, PermissionDenied, LimitReached when the disk is full.
         """
         return self._inner.client.portal.run(self._inner.write(path, data, mode=mode, parents=parents, user=user))
+
+    def append(
+        self, path: str, data: Content, *, mode: int = 0o644, parents: bool = True, user: str | None = None
+    ) -> FileInfo:
+        """Add to the end of a file, or make it. What came before an error stays. Raises as `write` does."""
+        return self._inner.client.portal.run(self._inner.append(path, data, mode=mode, parents=parents, user=user))
+
+    def read_lines(
+        self,
+        path: str,
+        *,
+        first: int = 1,
+        count: int | None = None,
+        line_bytes: int = limits.LINE_BYTES,
+        user: str | None = None,
+    ) -> list[Line]:
+        """Some lines of a file of any size, numbered from 1; of a line that is longer than `line_bytes`, so much.
+
+        Raises LimitReached when they have more than 64 MiB together, FileNotFound, FileConflict, PermissionDenied.
+        """
+        return self._inner.client.portal.run(
+            self._inner.read_lines(path, first=first, count=count, line_bytes=line_bytes, user=user)
+        )
+
+    def replace(self, path: str, old: str, new: str, *, all: bool = False, user: str | None = None) -> int:
+        """Put one text in the place of another, and tell how often. Whole or not at all, also when someone else writes.
+
+        Raises FileConflict, with `count` in its context, when the text is not there exactly once and not all were asked
+        for; LimitReached for a file of more than 64 MiB.
+        """
+        return self._inner.client.portal.run(self._inner.replace(path, old, new, all=all, user=user))
+
+    def copy(
+        self, path: str, to: str, *, recursive: bool = False, overwrite: bool = True, user: str | None = None
+    ) -> TreeTally:
+        """A file, or with `recursive` a directory, to another name; `to` is the copy itself, not a place for it. Links
+        are copied as they are. Raises FileNotFound, FileConflict, PermissionDenied, LimitReached."""
+        return self._inner.client.portal.run(
+            self._inner.copy(path, to, recursive=recursive, overwrite=overwrite, user=user)
+        )
+
+    def chmod(self, path: str, mode: int, *, recursive: bool = False, user: str | None = None) -> FileInfo:
+        """Permission bits, such as 0o755. Raises FileNotFound, PermissionDenied."""
+        return self._inner.client.portal.run(self._inner.chmod(path, mode, recursive=recursive, user=user))
+
+    def chown(
+        self,
+        path: str,
+        owner: str | None = None,
+        group: str | None = None,
+        *,
+        recursive: bool = False,
+        user: str | None = None,
+    ) -> FileInfo:
+        """By name, or by number as text. Most users may not give files away; `user="root"` may. Raises InvalidArgument
+        for a name that the sandbox does not have, FileNotFound, PermissionDenied."""
+        return self._inner.client.portal.run(self._inner.chown(path, owner, group, recursive=recursive, user=user))
+
+    def symlink(self, path: str, target: str, *, parents: bool = True, user: str | None = None) -> FileInfo:
+        """Make a link. Raises FileConflict when something is there, PermissionDenied."""
+        return self._inner.client.portal.run(self._inner.symlink(path, target, parents=parents, user=user))
+
+    def get_attributes(self, path: str, *, user: str | None = None) -> dict[str, bytes]:
+        """The extended attributes of a file or a directory that begin with `user.`. Raises FileNotFound,
+        PermissionDenied."""
+        return self._inner.client.portal.run(self._inner.get_attributes(path, user=user))
+
+    def set_attributes(
+        self, path: str, values: Mapping[str, bytes | None], *, replace: bool = False, user: str | None = None
+    ) -> dict[str, bytes]:
+        """Set some, and remove those that are None; with `replace`, also all that are not named. Tells what is there.
+
+        Raises InvalidArgument for a name that does not begin with `user.`, LimitReached when they are too large,
+        FileNotFound, PermissionDenied.
+        """
+        return self._inner.client.portal.run(self._inner.set_attributes(path, values, replace=replace, user=user))
 
     def list(self, path: str = ".", *, depth: int = 1, user: str | None = None) -> list[FileInfo]:
         """The entries of a directory, sorted by path; with `depth`, those of directories in it too. Links are told of,

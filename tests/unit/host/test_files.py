@@ -14,7 +14,7 @@ import pytest
 
 from sandlot.contracts.runtime import Tree
 from sandlot.host import inside
-from sandlot.host.desk import Desk, Hands, Place, translate
+from sandlot.host.desk import Desk, Hands, Known, Place, translate
 from sandlot.host.files import SessionFiles
 from sandlot.host.inside import WrongKind
 from sandlot.model import (
@@ -99,7 +99,7 @@ class Gate:
 
 def test_a_desk_is_closed_when_it_is_left_and_nobody_works(place: Callable[[], Place], tmp_path: Path) -> None:
     where = place()
-    desk = Desk(where, "x", {})
+    desk = Desk(where, "x", Known())
     closed: list[str] = []
     desk.keep(lambda: closed.append("second"))
     desk.keep(lambda: closed.append("first"))
@@ -118,7 +118,7 @@ def test_a_desk_is_closed_when_it_is_left_and_nobody_works(place: Callable[[], P
 
 def test_who_works_when_it_is_left_closes_it(place: Callable[[], Place], tmp_path: Path) -> None:
     where = place()
-    desk = Desk(where, "x", {})
+    desk = Desk(where, "x", Known())
     go_on = [threading.Event(), threading.Event()]
     at_work = threading.Barrier(3)
     seen: list[bool] = []
@@ -146,7 +146,7 @@ def test_who_works_when_it_is_left_closes_it(place: Callable[[], Place], tmp_pat
 @pytest.mark.parametrize("fails", [False, True])
 def test_the_last_step_closes(place: Callable[[], Place], tmp_path: Path, fails: bool) -> None:
     where = place()
-    desk = Desk(where, "x", {})
+    desk = Desk(where, "x", Known())
     if fails:
         with pytest.raises(ZeroDivisionError):
             desk.work(lambda: 1 // 0, last=True)
@@ -158,7 +158,7 @@ def test_the_last_step_closes(place: Callable[[], Place], tmp_path: Path, fails:
 
 def test_one_that_cannot_be_closed_does_not_keep_the_others_open(place: Callable[[], Place], tmp_path: Path) -> None:
     where = place()
-    desk = Desk(where, "x", {})
+    desk = Desk(where, "x", Known())
 
     def fail() -> None:
         raise OSError(errno.EIO, "the disk is gone")

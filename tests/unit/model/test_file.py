@@ -8,16 +8,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandlot.model import (
+    AttributesGet,
+    AttributesSet,
     DirectoryMake,
+    FileAppend,
+    FileChange,
+    FileCopy,
     FileInfo,
     FileKind,
+    FileLines,
     FileList,
     FileRead,
     FileRemove,
     FileRename,
+    FileReplace,
     FileStat,
     FileWrite,
     InvalidArgument,
+    LimitReached,
+    LinkMake,
     limits,
 )
 
@@ -30,6 +39,16 @@ REQUESTS: dict[str, Callable[[str], object]] = {
     "remove": lambda path: FileRemove("s", path),
     "rename": lambda path: FileRename("s", path, to="x"),
     "rename to": lambda path: FileRename("s", "x", to=path),
+    "append": lambda path: FileAppend("s", path),
+    "lines": lambda path: FileLines("s", path),
+    "replace": lambda path: FileReplace("s", path, old="a"),
+    "copy": lambda path: FileCopy("s", path, to="x"),
+    "copy to": lambda path: FileCopy("s", "x", to=path),
+    "change": lambda path: FileChange("s", path, mode=0),
+    "link": lambda path: LinkMake("s", path, target="x"),
+    "link to": lambda path: LinkMake("s", "x", target=path),
+    "attributes": lambda path: AttributesGet("s", path),
+    "set attributes": lambda path: AttributesSet("s", path),
 }
 BAD_PATHS = {
     "empty": "",
@@ -129,3 +148,34 @@ def test_the_name_is_the_last_of_the_path() -> None:
 def test_values_do_not_change() -> None:
     with pytest.raises(FrozenInstanceError):
         FileStat("s", "x").path = "y"  # pyright: ignore[reportAttributeAccessIssue]
+
+
+WRONG: dict[str, Callable[[], object]] = {
+    "append: more than a mode": lambda: FileAppend("s", "x", mode=0o10000),
+    "lines: there is no line 0": lambda: FileLines("s", "x", first=0),
+    "lines: less than nothing": lambda: FileLines("s", "x", count=-1),
+    "lines: of nothing": lambda: FileLines("s", "x", line_bytes=0),
+    "lines: longer than is told": lambda: FileLines("s", "x", line_bytes=limits.LINE_BYTES_MAX + 1),
+    "replace: nothing": lambda: FileReplace("s", "x", old="", new="a"),
+    "replace: by more than a file": lambda: FileReplace("s", "x", old="a", new="b" * (limits.FILE_READ_BYTES_MAX + 1)),
+    "change: nothing": lambda: FileChange("s", "x"),
+    "change: more than a mode": lambda: FileChange("s", "x", mode=-1),
+    "change: nobody": lambda: FileChange("s", "x", owner=""),
+    "change: no group": lambda: FileChange("s", "x", group=""),
+    "change: no name": lambda: FileChange("s", "x", owner="a\0b"),
+    "attribute: of the kernel": lambda: AttributesSet("s", "x", values={"security.capability": b""}),
+    "attribute: without a name": lambda: AttributesSet("s", "x", values={"user.": b""}),
+    "attribute: with a long name": lambda: AttributesSet("s", "x", values={"user." + "n" * 251: b""}),
+    "attribute: large": lambda: AttributesSet("s", "x", values={"user.a": bytes(limits.ATTRIBUTE_BYTES + 1)}),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG.keys())
+def test_what_makes_no_sense_is_refused(wrong: Callable[[], object]) -> None:
+    with pytest.raises(InvalidArgument):
+        wrong()
+
+
+def test_too_many_attributes() -> None:
+    with pytest.raises(LimitReached):
+        AttributesSet("s", "x", values={f"user.{number}": b"" for number in range(limits.ATTRIBUTES_MAX + 1)})

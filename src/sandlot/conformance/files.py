@@ -1,0 +1,385 @@
+"""What every host promises of a session's files, whatever the runtime and the storage. All checks share one session;
+each has a directory of its own."""
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from sandlot.conformance.checks import Broken, Check, Outcome, Stage, equal, expect, judge
+from sandlot.contracts import Host
+from sandlot.model import (
+    AUTO,
+    AttributesGet,
+    AttributesSet,
+    DirectoryMake,
+    FileAppend,
+    FileChange,
+    FileConflict,
+    FileCopy,
+    FileInfo,
+    FileKind,
+    FileLines,
+    FileList,
+    FileNotFound,
+    FileRead,
+    FileReplace,
+    FileStat,
+    FileWrite,
+    InvalidArgument,
+    Line,
+    LinkMake,
+    PermissionDenied,
+    SandlotError,
+    SessionNotFound,
+    SessionSpec,
+    TreeTally,
+)
+
+_ODD = "a\nb \udcff\u00e9 'x"  # a newline, a byte that is no UTF-8, and what shells mind
+_MIB = 1 << 20
+
+
+@dataclass(slots=True)
+class FileStage:
+    """A session, and a directory in it."""
+
+    stage: Stage
+    folder: str
+
+    @property
+    def host(self) -> Host:
+        return self.stage.host
+
+    @property
+    def id(self) -> str:
+        return self.stage.session.session_id
+
+    def at(self, name: str) -> str:
+        return f"{self.folder}/{name}"
+
+    async def sh(self, script: str) -> str:
+        ran = await self.stage.sh(f"cd '{self.folder}' && {script}")
+        equal((ran.result.exit_code, ran.stderr), (0, b""))
+        return ran.text
+
+    async def write(self, name: str, *pieces: bytes, **options: Any) -> FileInfo:
+        return await self.host.write_file(FileWrite(self.id, self.at(name), **options), _pieces(*pieces))
+
+    async def append(self, name: str, *pieces: bytes, **options: Any) -> FileInfo:
+        return await self.host.append_file(FileAppend(self.id, self.at(name), **options), _pieces(*pieces))
+
+    async def read(self, name: str, **options: Any) -> bytes:
+        async with self.host.read_file(FileRead(self.id, self.at(name), **options)) as stream:
+            return b"".join([piece async for piece in stream])
+
+    async def lines(self, name: str, **options: Any) -> tuple[list[Line], int | None]:
+        async with self.host.read_lines(FileLines(self.id, self.at(name), **options)) as stream:
+            found = [line async for batch in stream for line in batch]
+            return found, stream.total
+
+    async def list(self, name: str = ".", **options: Any) -> list[FileInfo]:
+        async with self.host.list_files(FileList(self.id, self.at(name), **options)) as batches:
+            return [info async for batch in batches for info in batch]
+
+    async def stat(self, name: str, *, follow: bool = True) -> FileInfo:
+        return await self.host.stat_file(FileStat(self.id, self.at(name), follow=follow))
+
+    async def make(self, name: str) -> bool:
+        return await self.host.make_directory(DirectoryMake(self.id, self.at(name)))
+
+    async def link(self, name: str, target: str) -> FileInfo:
+        return await self.host.make_link(LinkMake(self.id, self.at(name), target=target))
+
+    async def copy(self, name: str, to: str, **options: Any) -> TreeTally:
+        return await self.host.copy_file(FileCopy(self.id, self.at(name), to=self.at(to), **options))
+
+    async def replace(self, name: str, old: str, new: str, **options: Any) -> int:
+        return await self.host.replace_in_file(FileReplace(self.id, self.at(name), old=old, new=new, **options))
+
+    async def change(self, name: str, **options: Any) -> FileInfo:
+        return await self.host.change_file(FileChange(self.id, self.at(name), **options))
+
+    async def attributes(self, name: str) -> dict[str, bytes]:
+        return dict(await self.host.get_attributes(AttributesGet(self.id, self.at(name))))
+
+    async def attribute(
+        self, name: str, values: Mapping[str, bytes | None], *, replace: bool = False
+    ) -> dict[str, bytes]:
+        request = AttributesSet(self.id, self.at(name), values=values, replace=replace)
+        return dict(await self.host.set_attributes(request))
+
+    async def exists(self, name: str) -> bool:
+        with suppress(FileNotFound):
+            await self.stat(name, follow=False)
+            return True
+        return False
+
+
+async def refused(attempt: Awaitable[object], *errors: type[SandlotError]) -> SandlotError:
+    """It is refused with one of these."""
+    try:
+        await attempt
+    except errors as error:
+        return error
+    raise Broken(f"it was not refused as {' or '.join(error.__name__ for error in errors)}")
+
+
+async def _pieces(*pieces: bytes) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece
+
+
+# ---- reading and writing ---------------------------------------------------------------------------------------------
+
+
+async def what_is_written_is_read_by_both(stage: FileStage) -> None:
+    """Host and commands see the same bytes, in any pieces, under any name."""
+    content = os.urandom(3 * _MIB + 17)
+    await stage.write(_ODD, content[:5], b"", content[5:])
+    equal(await stage.read(_ODD) == content, True)
+    equal(await stage.read(_ODD, offset=_MIB - 3, length=9), content[_MIB - 3 : _MIB + 6])
+    equal(await stage.sh("cat * | wc -c"), str(len(content)))
+    await stage.sh("printf 'from a command' | tee * >/dev/null")
+    equal(await stage.read(_ODD), b"from a command")
+    equal([info.name for info in await stage.list()], [_ODD])
+
+
+async def a_write_keeps_mode_and_owner(stage: FileStage) -> None:
+    """New content does not change whose a file is."""
+    await stage.write("a", b"1", mode=0o750)
+    before = await stage.stat("a")
+    after = await stage.write("a", b"22")
+    equal((after.mode, after.uid, after.gid, after.size_bytes), (0o750, before.uid, before.gid, 2))
+    equal((await stage.sh("stat -c '%U %G' a")).split(), [after.owner, after.group])
+
+
+async def what_is_appended_stands_behind(stage: FileStage) -> None:
+    """A file is made when it is not there; every piece comes behind what is there, also behind what a command wrote."""
+    equal((await stage.append("deep/log", b"one\n", mode=0o600)).mode, 0o600)
+    await stage.sh("printf 'two\\n' >>deep/log")
+    equal((await stage.append("deep/log", b"th", b"ree\n")).size_bytes, 14)
+    equal(await stage.read("deep/log"), b"one\ntwo\nthree\n")
+    await stage.link("way", "deep/log")
+    await stage.append("way", b"4")
+    equal(await stage.sh("tail -c 1 deep/log"), "4")
+    await refused(stage.append("deep", b"x"), FileConflict)
+
+
+async def lines_are_told_by_number(stage: FileStage) -> None:
+    """From any line on, so many; the last one may have no newline; a long one is cut, and the lines are counted."""
+    await stage.write("a", b"".join(b"line %d\n" % number for number in range(1, 100_001)) + b"last")
+    found, total = await stage.lines("a", first=99_999, total=True)
+    equal(
+        [(line.number, line.text) for line in found],
+        [(99_999, "line 99999"), (100_000, "line 100000"), (100_001, "last")],
+    )
+    equal(total, 100_001)
+    found, total = await stage.lines("a", first=2, count=2)
+    equal(([line.text for line in found], total), (["line 2", "line 3"], None))
+    equal((await stage.lines("a", count=1, total=True))[1], 100_001)
+    equal(await stage.lines("a", first=100_002), (list[Line](), 100_001))
+    await stage.write("long", b"x" * (2 * _MIB) + b"\nshort\n\xff")
+    equal(
+        (await stage.lines("long", line_bytes=3))[0],
+        [Line(1, "xxx", is_cut=True), Line(2, "sho", is_cut=True), Line(3, "\udcff")],
+    )
+    await stage.write("empty", b"")
+    equal(await stage.lines("empty", total=True), (list[Line](), 0))
+    await refused(stage.lines("."), FileConflict)
+
+
+async def a_text_is_replaced_once_or_everywhere(stage: FileStage) -> None:
+    """Exactly one place, or all of them; another count is an error that tells it, and changes nothing."""
+    await stage.write("a", "grün, grün, grün\n".encode(), mode=0o640)
+    error = await refused(stage.replace("a", "grün", "rot"), FileConflict)
+    equal(error.context.get("count"), 3)
+    error = await refused(stage.replace("a", "blau", "rot"), FileConflict)
+    equal(error.context.get("count"), 0)
+    equal(await stage.replace("a", "blau", "rot", all=True), 0)
+    equal(await stage.replace("a", "grün\n", "gelb\n"), 1)
+    equal(await stage.replace("a", "grün", "", all=True), 2)
+    equal(await stage.read("a"), b", , gelb\n")
+    equal((await stage.stat("a")).mode, 0o640)
+    await refused(stage.replace("missing", "a", "b"), FileNotFound)
+
+
+# ---- directories -----------------------------------------------------------------------------------------------------
+
+
+async def a_copy_is_a_copy(stage: FileStage) -> None:
+    """Content and bits are copied, links are copied as links, a hole stays a hole, and what is no file is left out."""
+    await stage.sh("mkdir -p a/b a/empty; echo x >a/b/f; chmod 751 a/b/f; ln -s ../nowhere a/l; mkfifo a/p")
+    await stage.sh("dd if=/dev/zero of=a/hole bs=1 count=0 seek=1G 2>/dev/null; printf end >>a/hole")
+    pipes = int(await stage.exists("a/p"))  # none where the session has a kernel of its own
+    tally = await stage.copy("a", "c", recursive=True)
+    equal((tally.files, tally.directories, tally.links, tally.skipped_count), (2, 3, 1, pipes))
+    equal(await stage.read("c/b/f"), b"x\n")
+    equal((await stage.stat("c/b/f")).mode, 0o751)
+    equal((await stage.stat("c/l", follow=False)).target, "../nowhere")
+    equal(await stage.sh("tail -c 3 c/hole; stat -c ' %s' c/hole"), f"end {(1 << 30) + 3}")
+    before, after = map(int, (await stage.sh("stat -c %b a/hole c/hole")).split())
+    expect(after <= before + 64, f"the hole was filled: {before} blocks became {after}")
+    equal(await stage.exists("c/p"), False)
+
+
+async def a_copy_goes_where_it_may(stage: FileStage) -> None:
+    """Not over what is there when that is not asked for, not into itself, not a directory when a file is meant."""
+    await stage.sh("mkdir -p a/b; echo 1 >f; echo 2 >g; ln -s a loop")
+    await refused(stage.copy("f", "g", overwrite=False), FileConflict)
+    equal(await stage.read("g"), b"2\n")
+    await stage.copy("f", "g")
+    equal(await stage.read("g"), b"1\n")
+    await refused(stage.copy("a", "d"), FileConflict)
+    await refused(stage.copy("a", "a/b/c", recursive=True), FileConflict)
+    await refused(stage.copy("a", "loop/b/c", recursive=True), FileConflict)
+    await refused(stage.copy("missing", "d"), FileNotFound)
+    await refused(stage.copy("f", "a"), FileConflict)
+    equal((await stage.copy("loop", "loop2")).links, 1)
+    equal(sorted(info.name for info in await stage.list()), ["a", "f", "g", "loop", "loop2"])
+
+
+async def bits_are_changed(stage: FileStage) -> None:
+    """Of a file, or of all below a directory; links below are left alone, and what they point at too."""
+    await stage.sh("mkdir -p d/e; touch d/f d/e/g outside; chmod 600 outside; ln -s ../outside d/l; ln -s d/f way")
+    equal((await stage.change("way", mode=0o604)).mode, 0o604)
+    equal((await stage.stat("d/f")).mode, 0o604)
+    await stage.change("d", mode=0o750, recursive=True)
+    equal([(await stage.stat(name)).mode for name in ("d", "d/e", "d/f", "d/e/g")], [0o750] * 4)
+    equal((await stage.stat("outside")).mode, 0o600)
+    await refused(stage.change("missing", mode=0o600), FileNotFound)
+
+
+async def owners_are_those_of_the_session(stage: FileStage) -> None:
+    """Names and numbers mean what they mean in the session; only root gives files away, and a link itself is given."""
+    await stage.sh("mkdir d; touch d/f; ln -s f d/l")
+    if stage.stage.session.runtime == "none":
+        await refused(stage.change("d/f", owner="no-such-user"), InvalidArgument)
+        return
+    told = await stage.change("d", owner="root", group="12", recursive=True, user="root")
+    equal((told.uid, told.gid, told.owner), (0, 12, "root"))
+    link = await stage.stat("d/l", follow=False)
+    equal((link.uid, link.gid), (0, 12))
+    equal(await stage.sh("stat -c '%u %g' d/f"), "0 12")
+    await refused(stage.change("d/f", owner="user"), PermissionDenied)
+    await refused(stage.change("d/f", owner="no-such-user", user="root"), InvalidArgument)
+    await refused(stage.change("d/f", group="no-such-group", user="root"), InvalidArgument)
+
+
+async def a_link_is_text(stage: FileStage) -> None:
+    """It is made as it was asked for, wherever it points, and never over something."""
+    told = await stage.link("deep/l", _ODD)
+    equal((told.kind, told.target, told.path), (FileKind.SYMLINK, _ODD, stage.at("deep/l")))
+    await refused(stage.link("deep/l", "x"), FileConflict)
+    await stage.link("out", "/../../../etc/passwd")
+    equal(await stage.sh("readlink out"), "/../../../etc/passwd")
+
+
+async def attributes_are_kept(stage: FileStage) -> None:
+    """Of files and directories, under names that begin with `user.`; some or all of them are changed."""
+    await stage.sh("mkdir d; echo x >f; mkfifo p")
+    try:
+        told = await stage.attribute("f", {"user.a": b"\0\xff", "user.b": b""})
+    except InvalidArgument as error:
+        expect("filesystem" in error.message, error)  # it keeps none, and says so
+        return
+    equal(told, {"user.a": b"\0\xff", "user.b": b""})
+    await stage.attribute("f", {"user.b": None, "user.c": b"1"})
+    equal(await stage.attributes("f"), {"user.a": b"\0\xff", "user.c": b"1"})
+    equal(await stage.attribute("f", {"user.d": b"2"}, replace=True), {"user.d": b"2"})
+    equal(await stage.attribute("d", {"user.a": b"1"}), {"user.a": b"1"})
+    if await stage.exists("p"):
+        await refused(stage.attribute("p", {"user.a": b"1"}), PermissionDenied)
+
+
+# ---- what is hostile -------------------------------------------------------------------------------------------------
+
+
+def every_verb(stage: FileStage, name: str) -> dict[str, Callable[[], Awaitable[object]]]:
+    """Each verb that takes a path, on this one."""
+    return {
+        "read": lambda: stage.read(name),
+        "write": lambda: stage.write(name, b"x", parents=False),
+        "append": lambda: stage.append(name, b"x", parents=False),
+        "lines": lambda: stage.lines(name),
+        "replace": lambda: stage.replace(name, "root", "x", all=True),
+        "copy": lambda: stage.copy(name, "copied", recursive=True),
+        "change": lambda: stage.change(name, mode=0o600),
+        "change all": lambda: stage.change(name, mode=0o600, recursive=True),
+        "attributes": lambda: stage.attributes(name),
+        "set attributes": lambda: stage.attribute(name, {"user.a": b"1"}),
+    }
+
+
+async def no_link_leads_out_for_any_verb(stage: FileStage) -> None:
+    """What a link points at outside of the session is not there, for every verb."""
+    outside = "/proc/1/root/etc" if stage.stage.session.runtime != "none" else "/etc"
+    await stage.sh(f"ln -s {outside}/hostname out; ln -s {outside} folder")
+    for name in ("out", "folder/hostname"):
+        for verb, attempt in every_verb(stage, name).items():
+            try:
+                await attempt()
+            except (PermissionDenied, FileNotFound, FileConflict):
+                continue
+            expect(verb == "copy" and name == "out", f"{verb} of {name} was done")  # of the link itself
+
+
+async def no_pipe_is_opened_by_any_verb(stage: FileStage) -> None:
+    """Every verb that would read or write one is refused at once, and does not wait for the other end."""
+    await stage.sh("mkfifo p")
+    if not await stage.exists("p"):  # it is in a kernel of the session's own
+        return
+    for verb, attempt in every_verb(stage, "p").items():
+        try:
+            await attempt()
+        except (FileConflict, PermissionDenied, InvalidArgument):
+            continue
+        expect(verb in ("change", "change all", "attributes"), f"{verb} of a pipe was done")
+
+
+async def what_is_missing_is_missing_for_every_verb(stage: FileStage) -> None:
+    """The same error, whichever verb meets it."""
+    for attempt in every_verb(stage, "no/such").values():
+        await refused(attempt(), FileNotFound)
+
+
+FILE_CHECKS: tuple[Check[FileStage], ...] = tuple(
+    Check(run)
+    for run in (
+        what_is_written_is_read_by_both,
+        a_write_keeps_mode_and_owner,
+        what_is_appended_stands_behind,
+        lines_are_told_by_number,
+        a_text_is_replaced_once_or_everywhere,
+        a_copy_is_a_copy,
+        a_copy_goes_where_it_may,
+        bits_are_changed,
+        owners_are_those_of_the_session,
+        a_link_is_text,
+        attributes_are_kept,
+        no_link_leads_out_for_any_verb,
+        no_pipe_is_opened_by_any_verb,
+        what_is_missing_is_missing_for_every_verb,
+    )
+)
+
+
+async def conform_files(
+    host: Host, runtime: str, storage: str = AUTO, checks: Sequence[Check[FileStage]] = FILE_CHECKS
+) -> AsyncIterator[Outcome]:
+    """One session for all of them; nothing is left of it."""
+    session = await host.create(SessionSpec(runtime=runtime, storage=storage))
+    stage = Stage(host, runtime, session, [], storage)
+
+    async def attempt(check: Check[FileStage]) -> None:
+        folder = f"{session.workspace}/{check.name}"
+        await host.make_directory(DirectoryMake(session.session_id, folder))
+        await check.run(FileStage(stage, folder))
+
+    try:
+        async for outcome in judge(checks, {}, None, attempt):
+            yield outcome
+    finally:
+        with suppress(SessionNotFound):
+            await host.destroy(session.session_id)
