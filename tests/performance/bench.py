@@ -12,6 +12,8 @@ from pathlib import Path
 import uvloop
 
 from sandlot.config.settings import load
+from sandlot.host.kernel import sync_filesystem
+from tests.performance.btrfs import measure_btrfs
 from tests.performance.commands import measure_command, measure_parallel, measure_throughput
 from tests.performance.density import measure_density
 from tests.performance.diffs import measure_diffs
@@ -33,6 +35,7 @@ SECTIONS: Mapping[str, Callable[[Bench], Awaitable[None]]] = {
     "command": measure_command,
     "sdk": measure_sdk,
     "turns": measure_turns,
+    "btrfs": measure_btrfs,
     "zfs": measure_zfs,
     "pausing": measure_pausing,
     "diffs": measure_diffs,
@@ -96,6 +99,8 @@ async def measure_engine(bench: Bench, names: list[str]) -> None:
     try:
         for number, name in enumerate(names, 1):
             bench.report.say(f"[{number}/{len(names)}] {name}")
+            # What the section before left to be written would be paid for by this one's first flush.
+            await asyncio.to_thread(sync_filesystem, bench.folder)
             try:
                 await SECTIONS[name](bench)
             except Exception as error:  # noqa: BLE001 - one broken section must not hide the others; it is reported

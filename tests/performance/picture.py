@@ -40,6 +40,8 @@ CREATE = "session, create to first result (static true)"
 LIVING = "* living sessions"
 EXEC = "others: command in a running sandbox (static true)"
 RUN = "others: create to first result (static true)"
+HISTORY = "a session's history"
+POINTS = "comparing two points"
 
 # What is drawn, from top to bottom, below each title and its remark. A row that the results do not have is left out.
 PANELS: Mapping[tuple[str, str], tuple[Shown, ...]] = {
@@ -62,6 +64,17 @@ PANELS: Mapping[tuple[str, str], tuple[Shown, ...]] = {
         Shown(RUN, "docker run", "docker run", "", Kind.WALLS),
         Shown(RUN, "SWE-ReX, bash session in a running server", "SWE-ReX", "bash, server runs already", Kind.OPEN),
         Shown(RUN, "SWE-ReX, server start and execute", "SWE-ReX", "server start and execute", Kind.OPEN),
+    ),
+    ("Turns", "each is a snapshot of all files, on disk when it is told"): (
+        Shown(HISTORY, "turn snapshot, 2000 files", "close a turn", "2,000 files"),
+        Shown(HISTORY, "turn snapshot, 100000 files", "close a turn", "100,000 files"),
+        Shown(HISTORY, "turn snapshot after 100 turns", "close a turn", "after 100 others"),
+        Shown(HISTORY, "rollback, 2000 files", "roll back", "2,000 files"),
+        Shown(HISTORY, "rollback, 100000 files", "roll back", "100,000 files"),
+        Shown(HISTORY, "fork, 2000 files", "fork", "2,000 files"),
+        Shown(HISTORY, "fork, 100000 files", "fork", "100,000 files"),
+        Shown(POINTS, "diff, 10 changes among 100000 files", "diff", "10 changes, 100,000 files"),
+        Shown(POINTS, "diff, 1000 changes among 2000 files", "diff", "1,000 changes, 2,000 files"),
     ),
 }
 TILES = (
