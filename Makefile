@@ -17,6 +17,9 @@ DEBIAN := sudo git busybox-static python3 python3-pip python3-venv gcc libc6-dev
 PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check --no-input
 SAY := printf '%-10s%s\n'
 
+# Programs are started by the hundred: each would compile the whole package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SUFFIXES:

@@ -219,6 +219,7 @@ def main() -> int:
     parser.add_argument("--templates", type=Path, default=ROOT / "build" / "test-templates")
     arguments = parser.parse_args()
     enter_own_mounts()
+    (ROOT / "build").mkdir(exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="sandlot-leaks-", dir=ROOT / "build"))
     data = folder / "data"
     data.mkdir(mode=0o700)

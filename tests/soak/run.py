@@ -233,6 +233,7 @@ def main() -> int:
         print(f"{arguments.storage} is not ready: {ready.reason}")
         return 1
     print(f"seed {arguments.seed}")
+    (ROOT / "build").mkdir(exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="sandlot-soak-", dir=ROOT / "build"))
     data = folder / "data"
     data.mkdir(mode=0o700)
