@@ -17,6 +17,7 @@ from sandlot.model import (
     FileKind,
     FileNotFound,
     HostFull,
+    ImageBlock,
     InvalidArgument,
     InvalidState,
     LimitHit,
@@ -48,7 +49,14 @@ from sandlot.model import (
     TemplateInfo,
     TemplateNotFound,
     TemplateStep,
+    TextBlock,
+    Tool,
+    ToolFormat,
+    ToolProblem,
+    ToolProgress,
+    ToolResult,
     ToolsInFlight,
+    ToolTier,
     TreeTally,
     Turn,
     Unavailable,
@@ -57,10 +65,12 @@ from sandlot.model import (
 from sandlot.sdk.client import Client
 from sandlot.sdk.commands import AsyncCommand, AsyncCommands
 from sandlot.sdk.files import AsyncFiles
+from sandlot.sdk.own_tools import tool
 from sandlot.sdk.results import CommandFailed, CommandOutput, CommandResult
 from sandlot.sdk.sandbox import AsyncSandbox
-from sandlot.sdk.sync import Command, Commands, Files, Sandbox, Templates, Volume
+from sandlot.sdk.sync import Command, Commands, Files, Sandbox, Templates, Tools, Volume
 from sandlot.sdk.templates import AsyncTemplates
+from sandlot.sdk.tools import AsyncTools
 from sandlot.sdk.volumes import AsyncVolume
 
 __version__ = "0.1.0"
@@ -71,6 +81,7 @@ __all__ = [
     "AsyncFiles",
     "AsyncSandbox",
     "AsyncTemplates",
+    "AsyncTools",
     "AsyncVolume",
     "CallNotFound",
     "CallRecord",
@@ -95,6 +106,7 @@ __all__ = [
     "FileNotFound",
     "Files",
     "HostFull",
+    "ImageBlock",
     "InvalidArgument",
     "InvalidState",
     "LimitHit",
@@ -128,6 +140,14 @@ __all__ = [
     "TemplateNotFound",
     "TemplateStep",
     "Templates",
+    "TextBlock",
+    "Tool",
+    "ToolFormat",
+    "ToolProblem",
+    "ToolProgress",
+    "ToolResult",
+    "ToolTier",
+    "Tools",
     "ToolsInFlight",
     "TreeTally",
     "Turn",
@@ -135,4 +155,5 @@ __all__ = [
     "Volume",
     "VolumeInfo",
     "__version__",
+    "tool",
 ]

@@ -14,6 +14,7 @@ from sandlot.contracts.host import (
     Sessions,
     Snapshots,
     Templates,
+    Tools,
     TreeStream,
     Upkeep,
 )
@@ -32,10 +33,13 @@ from sandlot.contracts.runtime import (
     Tree,
 )
 from sandlot.contracts.storage import Points, Remains, Shown, Storage, Taken, Volume, Volumes
+from sandlot.contracts.tool_stream import ToolStream
+from sandlot.contracts.tools import CustomTool, ToolSetting
 
 __all__ = [
     "CallStream",
     "Calls",
+    "CustomTool",
     "Events",
     "ExportStream",
     "FileStream",
@@ -63,6 +67,9 @@ __all__ = [
     "Storage",
     "Taken",
     "Templates",
+    "ToolSetting",
+    "ToolStream",
+    "Tools",
     "Tree",
     "TreeStream",
     "Upkeep",

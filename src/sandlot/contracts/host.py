@@ -4,6 +4,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
+from sandlot.contracts.tool_stream import ToolStream
 from sandlot.model import (
     AttributesGet,
     AttributesSet,
@@ -49,6 +50,8 @@ from sandlot.model import (
     TemplateEvent,
     TemplateInfo,
     TemplateRequest,
+    Tool,
+    ToolRequest,
     TreeDownload,
     TreeTally,
     TreeUpload,
@@ -170,6 +173,28 @@ class Calls(Protocol):
 
     async def calls(self, session_id: str) -> Sequence[CallRecord]:
         """The calls of a session, oldest first. Raises InvalidArgument, SessionNotFound."""
+        ...
+
+
+class Tools(Protocol):
+    """What a model calls. Each tool says what it takes, and where it does its work."""
+
+    async def tools(self) -> Sequence[Tool]:
+        """The catalogue."""
+        ...
+
+    def execute_tool(self, request: ToolRequest) -> AbstractAsyncContextManager[ToolStream]:
+        """Call one. What it cannot do, wrong arguments included, is a result that is marked as an error. A call id that
+        is known gives what that call gave, and nothing is done again.
+
+        Entering raises InvalidArgument for a tool that nobody knows, and what `call` raises; reading raises what
+        failed below the tool, Unavailable when it is not known whether an earlier call with this id was done.
+        """
+        ...
+
+    async def cancel_tool(self, session_id: str, call_id: str) -> bool:
+        """End it; its result says so. False when it has ended already. Raises InvalidArgument, SessionNotFound,
+        CallNotFound."""
         ...
 
 
@@ -466,7 +491,7 @@ class Events(Protocol):
         ...
 
 
-class Host(Sessions, Calls, Files, Snapshots, Moving, Templates, Lockers, Upkeep, Events, Protocol):
+class Host(Sessions, Calls, Tools, Files, Snapshots, Moving, Templates, Lockers, Upkeep, Events, Protocol):
     async def capabilities(self) -> frozenset[Capability]:
         """What a session made with defaults can do here."""
         ...

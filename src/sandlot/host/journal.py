@@ -176,7 +176,7 @@ class Journal:
                 self._ended += ended
                 self._flush = self._flush or self._loop.call_later(_RETRY_S, self._flush_ended)
 
-        self._writer.put(lambda db: _write_ended(db, [row for row, _done in ended]), full=False, done=finish)
+        self._writer.put(lambda db: write_ended(db, [row for row, _done in ended]), full=False, done=finish)
 
     async def calls_lost(self, session_id: str, alive: tuple[int, ...] = ()) -> None:
         """All calls of the session that have not ended, but those alive, are gone with their guest."""
@@ -264,7 +264,7 @@ class Journal:
         return self._writer.begin(work, full=full, quick=quick)
 
 
-def _write_ended(db: sqlite3.Connection, rows: list[CallRow]) -> None:
+def write_ended(db: sqlite3.Connection, rows: list[CallRow]) -> None:
     """Whole, because the start of a short call is not recorded, and that of a long one may have met a full disk. What
     is there stays: a ticket that came back from a guest may be shortened."""
     columns = "session_id, process_id, call_id, state, started, argv, result, output, has_file"

@@ -9,6 +9,7 @@ from functools import partial
 
 from sandlot.contracts.host import CallStream, ExportStream
 from sandlot.contracts.storage import Storage
+from sandlot.contracts.tool_stream import ToolStream
 from sandlot.host.audit import Auditor
 from sandlot.host.background import Background
 from sandlot.host.call_snapshots import SnapshottedStream
@@ -32,6 +33,8 @@ from sandlot.host.pausing import Pausing
 from sandlot.host.recovery import Recovery
 from sandlot.host.session import Session
 from sandlot.host.template_verbs import Templates
+from sandlot.host.tool_calls import ToolCalls
+from sandlot.host.tool_rows import ToolRows
 from sandlot.host.turns import Turns
 from sandlot.model import (
     Audit,
@@ -65,6 +68,7 @@ from sandlot.model import (
     TemplateEvent,
     TemplateInfo,
     TemplateRequest,
+    ToolRequest,
     Turn,
     TurnRequest,
     Unavailable,
@@ -115,6 +119,8 @@ class SandboxHostService:
         )
         self.get_attributes, self.set_attributes = files.get_attributes, files.set_attributes
         self._turns = Turns(self._lifecycle, parts, self._background, settings.turns_kept, settings.snapshot_prefix)
+        self._tools = tools = ToolCalls(self, self._lifecycle.find, ToolRows(parts.journal), self._turns)
+        self.tools, self.cancel_tool, self.add_tools = tools.catalogue, tools.cancel, tools.add
         self._moving = Moving(self._lifecycle, parts, self._choices, self._outputs)
         self._exporting = Exporting(self._lifecycle, parts)
         self._importing = Importing(self._lifecycle, parts, self._choices)
@@ -168,6 +174,7 @@ class SandboxHostService:
         self._lifecycle.refuse()
         self._monitor.stop()
         await self._lifecycle.drain(self._settings.shutdown_timeout_s)
+        await self._tools.close()
         self._files.close()
         self._events.close()
         await self._moving.settle()
@@ -334,6 +341,13 @@ class SandboxHostService:
             await asyncio.to_thread(log.restore)
             log.close()
         return log
+
+    # ---- tools -------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def execute_tool(self, request: ToolRequest) -> AsyncGenerator[ToolStream]:
+        async with self._tools.execute(request) as stream:
+            yield stream
 
     # ---- snapshots and turns -----------------------------------------------------------------------------------
 

@@ -1,13 +1,13 @@
 """Where sandboxes are made: the engine of one data directory, shared by everything in the process that uses it."""
 
 import os
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, Protocol, TypeVar
 from weakref import WeakSet
 
 from sandlot import registry
-from sandlot.contracts import Host
+from sandlot.contracts import CustomTool, Host
 from sandlot.model import Audit, Health, InvalidState
 
 if TYPE_CHECKING:
@@ -25,10 +25,18 @@ class Client:
     it too. Calls under way are broken off; sessions, and commands in the background, live on.
 
     Without arguments it is told by the environment (`SANDLOT_DATA_DIR`, `SANDLOT_RUNTIME`, `SANDLOT_STORAGE`). A host
-    of one's own, given as `host`, is used on the loop that it lives on, and not closed.
+    of one's own, given as `host`, is used on the loop that it lives on, and not closed. `tools` are tools of one's own;
+    all clients of the same engine have them while it runs.
     """
 
-    def __init__(self, *, data_dir: str | os.PathLike[str] | None = None, host: Host | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        data_dir: str | os.PathLike[str] | None = None,
+        host: Host | None = None,
+        tools: Sequence[CustomTool] = (),
+    ) -> None:
+        self._tools = tuple(tools)
         self._data_dir = None if data_dir is None else Path(data_dir).absolute()
         self._portal: Portal | None = registry.load("sdk", "portal")() if host is None else None
         self._host: Host | None = host
@@ -65,7 +73,7 @@ class Client:
             self._portal.enlist(self._tasks)
         if self._host is not None:
             return self._host
-        opened: tuple[Host, Release] = await registry.load("sdk", "engines")().open(self._data_dir)
+        opened: tuple[Host, Release] = await registry.load("sdk", "engines")().open(self._data_dir, self._tools)
         if self._host is None:
             self._host, self._release = opened
         else:  # someone was quicker

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextvars import Context
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from sandlot import registry
 from sandlot.config.settings import Settings, load
-from sandlot.contracts import Host
+from sandlot.contracts import CustomTool, Host
 from sandlot.model import DataDirectoryHeld
 from sandlot.sdk.portal import Portal, portal
 
@@ -25,6 +25,8 @@ class _Engine(Host, Protocol):
     async def start(self) -> None: ...
 
     async def close(self) -> None: ...
+
+    def add_tools(self, own: Iterable[CustomTool]) -> None: ...
 
 
 Release = Callable[[], Coroutine[Any, Any, None]]
@@ -48,7 +50,7 @@ class Engines:
         self._closing: dict[Path, asyncio.Task[None]] = {}
         of.at_close(self.close)
 
-    async def open(self, data: Path | None) -> tuple[Host, Release]:
+    async def open(self, data: Path | None, tools: Sequence[CustomTool] = ()) -> tuple[Host, Release]:
         """An engine, and how to give it back: the last one closes it. Without `data`, the one that the environment
         names. Raises InvalidArgument, DataDirectoryHeld, Unavailable, CapabilityNotSupported."""
         build: _Build = registry.load("host", "embedded")
@@ -64,7 +66,9 @@ class Engines:
         shared.users += 1
         release = partial(self._release, key, shared)
         try:
-            return await asyncio.shield(shared.task), release
+            engine = await asyncio.shield(shared.task)
+            engine.add_tools(tools)
+            return engine, release
         except BaseException:  # given back, then raised again
             await release()
             raise

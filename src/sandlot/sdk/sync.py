@@ -32,6 +32,9 @@ from sandlot.model import (
     SessionState,
     Snapshot,
     TemplateInfo,
+    Tool,
+    ToolFormat,
+    ToolResult,
     TreeTally,
     Turn,
     VolumeInfo,
@@ -45,6 +48,7 @@ from sandlot.sdk.files import AsyncFiles
 from sandlot.sdk.results import CommandOutput, CommandResult
 from sandlot.sdk.sandbox import AsyncSandbox
 from sandlot.sdk.templates import AsyncTemplates, OnStep
+from sandlot.sdk.tools import AsyncTools, OnProgress
 from sandlot.sdk.volumes import AsyncVolume
 
 _T = TypeVar("_T")
@@ -462,6 +466,64 @@ class Files:
         return self._inner.client.portal.run(self._inner.download(path, local, include=include, user=user))
 
 
+class Tools:
+    """`sandbox.tools`: a catalogue to hand to a model, and a way to do what it asks for."""
+
+    def __init__(self, client: Client, sandbox_id: str) -> None:
+        self._inner = AsyncTools(client, sandbox_id)
+
+    @classmethod
+    def of(cls, inner: AsyncTools) -> Self:
+        """The sync face of an async handle."""
+        made = cls.__new__(cls)
+        made._inner = inner
+        return made
+
+    @property
+    def client(self) -> Client:
+        return self._inner.client
+
+    def list(self) -> builtins.list[Tool]:
+        """The catalogue."""
+        return self._inner.client.portal.run(self._inner.list())
+
+    def catalogue(self, format: str = ToolFormat.OPENAI) -> builtins.list[dict[str, Any]]:
+        """The same as a vendor of models wants it: `openai`, `anthropic`, or `mcp`."""
+        return self._inner.client.portal.run(self._inner.catalogue(format))
+
+    def call(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        call_id: str | None = None,
+        user: str | None = None,
+        timeout: float | None = None,
+        resources: Resources = NO_LIMITS,
+        on_progress: OnProgress | None = None,
+    ) -> ToolResult:
+        """Call a tool. What it cannot do, wrong arguments included, is a result with `is_error`, in words for a model.
+
+        With a `call_id` that came before, nothing is done again: the first result is told, or waited for. `timeout` and
+        `resources` are below what the tool and the sandbox have. Raises InvalidArgument for a tool that nobody knows.
+        """
+        return self._inner.client.portal.run(
+            self._inner.call(
+                tool,
+                arguments,
+                call_id=call_id,
+                user=user,
+                timeout=timeout,
+                resources=resources,
+                on_progress=on_progress,
+            )
+        )
+
+    def cancel(self, call_id: str) -> bool:
+        """End a call; its result says so. False when it has ended already. Raises CallNotFound."""
+        return self._inner.client.portal.run(self._inner.cancel(call_id))
+
+
 class Sandbox:
     """A private computer. `create` makes one, `connect` finds one; leaving the block kills it, unless it was made with
     `detach=True` or found by `connect`.
@@ -494,6 +556,10 @@ class Sandbox:
     @property
     def files(self) -> Files:
         return Files.of(self._inner.files)
+
+    @property
+    def tools(self) -> Tools:
+        return Tools.of(self._inner.tools)
 
     def __repr__(self) -> str:
         return repr(self._inner).replace("AsyncSandbox", type(self).__name__, 1)
@@ -908,5 +974,6 @@ _FACES: dict[type, Any] = {
     AsyncFiles: Files,
     AsyncSandbox: Sandbox,
     AsyncTemplates: Templates,
+    AsyncTools: Tools,
     AsyncVolume: Volume,
 }

@@ -1,0 +1,1 @@
+"""Tools that touch the session's files with the host's own reach."""

@@ -1,0 +1,462 @@
+"""What tools promise, in both tiers: each is done once, in the session and nowhere else, and says what came of it."""
+
+import asyncio
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from sandlot.config.settings import Settings
+from sandlot.contracts import CustomTool, ToolSetting
+from sandlot.host.service import SandboxHostService
+from sandlot.model import (
+    Block,
+    CallNotFound,
+    FileRead,
+    ImageBlock,
+    InvalidArgument,
+    PauseRequest,
+    RollbackRequest,
+    SessionPaused,
+    SessionSpec,
+    Stream,
+    TextBlock,
+    Tool,
+    ToolFormat,
+    ToolProblem,
+    ToolProgress,
+    ToolRequest,
+    ToolResult,
+    ToolTier,
+    TurnRequest,
+    Unavailable,
+)
+from sandlot.wiring.embedded import build
+from tests.conftest import clean_up
+
+RUNTIMES = [pytest.param("namespaces", marks=pytest.mark.root), "none"]
+PICTURE = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+
+
+@dataclass(frozen=True)
+class Tools:
+    host: SandboxHostService
+    session: str
+
+    async def call(
+        self, tool: str, call_id: str | None = None, timeout_s: float | None = None, **arguments: Any
+    ) -> ToolResult:
+        request = ToolRequest(self.session, tool, arguments, call_id, timeout_s=timeout_s)
+        async with self.host.execute_tool(request) as stream:
+            return await stream.result()
+
+    async def text(self, tool: str, **arguments: Any) -> str:
+        result = await self.call(tool, **arguments)
+        assert not result.is_error, result.text
+        return result.text
+
+    async def problem(self, tool: str, **arguments: Any) -> str:
+        result = await self.call(tool, **arguments)
+        assert result.is_error, result.text
+        return result.text
+
+    async def content(self, path: str) -> bytes:
+        async with self.host.read_file(FileRead(self.session, path)) as stream:
+            return b"".join([piece async for piece in stream])
+
+    async def shell(self, cmd: str) -> str:
+        """What a command prints, without what the tool adds."""
+        return (await self.text("bash", cmd=cmd)).rpartition("\nexit code ")[0]
+
+
+@pytest.fixture(params=RUNTIMES)
+async def tools(host: SandboxHostService, request: pytest.FixtureRequest) -> Tools:
+    return Tools(host, (await host.create(SessionSpec(runtime=request.param))).session_id)
+
+
+@pytest.fixture
+async def walled(host: SandboxHostService) -> Tools:
+    return Tools(host, (await host.create(SessionSpec(runtime="namespaces"))).session_id)
+
+
+# ---- the catalogue ---------------------------------------------------------------------------------------------
+
+
+async def test_the_catalogue_can_be_handed_to_a_model(host: SandboxHostService) -> None:
+    tools = await host.tools()
+    names = [tool.name for tool in tools]
+    files = ["read_file", "write_file", "edit_file", "list_dir", "bash"]
+    git = [
+        f"git_{verb}" for verb in ("status", "diff", "log", "show", "add", "commit", "clone", "fetch", "pull", "push")
+    ]
+    assert set(names) >= {*files, *git}
+    assert {tool.tier for tool in tools if tool.name.startswith("git_")} == {ToolTier.CONTAINED}
+    for tool in tools:
+        assert set(tool.parameters["required"]) <= set(tool.parameters["properties"])
+        assert tool.to_data(ToolFormat.OPENAI)["function"]["parameters"] == tool.parameters
+        assert tool.to_data(ToolFormat.ANTHROPIC)["input_schema"] == tool.parameters
+        assert tool.to_data(ToolFormat.MCP)["annotations"] == {"readOnlyHint": not tool.changes}
+
+
+async def test_what_nobody_knows_is_an_error_and_wrong_arguments_are_a_result(tools: Tools) -> None:
+    with pytest.raises(InvalidArgument, match="no tool 'read_flie'"):
+        await tools.call("read_flie", path="x")
+    told = await tools.problem("write_file", path=7, contents="x")
+    assert "content is missing" in told
+    assert "path must be a string, not 7" in told
+    assert "'contents' is no parameter of it (it has path, content, create_dirs)" in told
+    assert "must lie between 1 and" in await tools.problem("read_file", path="x", limit=0)
+    assert "must be a whole number, not 1.5" in await tools.problem("read_file", path="x", offset=1.5)
+    assert "cmd is blank" in await tools.problem("bash", cmd="  ")
+    assert "NUL" in await tools.problem("bash", cmd="echo \0")
+    assert await tools.text("list_dir") == "(the directory is empty)"
+
+
+# ---- files -----------------------------------------------------------------------------------------------------
+
+
+async def test_files_are_written_read_and_edited(tools: Tools) -> None:
+    assert await tools.text("write_file", path="a/b.txt", content="one\ntwo\nthree\n") == "wrote 14 bytes to a/b.txt"
+    assert await tools.text("read_file", path="a/b.txt") == "     1\tone\n     2\ttwo\n     3\tthree"
+    part = await tools.call("read_file", path="a/b.txt", offset=1, limit=1)
+    assert (part.text, part.truncated) == ("     2\ttwo\n(showing lines 2-2 of 3)", True)
+    edited = await tools.text("edit_file", path="a/b.txt", old_string="two", new_string="2\n2")
+    assert edited == "edited a/b.txt: 1 replacement made"
+    assert await tools.content("a/b.txt") == b"one\n2\n2\nthree\n"
+    assert await tools.text("list_dir", depth=2) == "a/\na/b.txt (14 bytes)"
+    assert "no such file" in await tools.problem("read_file", path="missing")
+    assert "directory" in await tools.problem("read_file", path="a")
+    assert "offset 9 is behind them" in await tools.problem("read_file", path="a/b.txt", offset=9)
+
+
+async def test_a_file_that_is_no_text(tools: Tools) -> None:
+    await tools.shell(f"echo {base64.b64encode(PICTURE).decode()} | base64 -d >dot.png; head -c 99 /dev/zero >zero")
+    shown = await tools.call("read_file", path="dot.png")
+    assert [type(block) for block in shown.blocks] == [TextBlock, ImageBlock]
+    assert shown.blocks[1] == ImageBlock(PICTURE, "image/png")
+    assert "is binary (99 bytes)" in await tools.problem("read_file", path="zero")
+    await tools.shell("truncate -s 20M holes; head -c 3000 /dev/zero | tr '\\0' x >long")
+    assert "more than the 10485760 that read_file takes" in await tools.problem("read_file", path="holes")
+    long = await tools.call("read_file", path="long")
+    assert long.text.endswith("… (1000 bytes more)")
+    assert long.truncated
+
+
+async def test_an_edit_that_does_not_fit_says_what_is_there(tools: Tools) -> None:
+    await tools.call("write_file", path="f", content="a\nb\na\n")
+    assert "is in f 2 times" in await tools.problem("edit_file", path="f", old_string="a", new_string="c")
+    assert "The file is:\na\nb\na\n" in await tools.problem("edit_file", path="f", old_string="x", new_string="c")
+    text = await tools.text("edit_file", path="f", old_string="a", new_string="c", replace_all=True)
+    assert text == "edited f: 2 replacements made"
+    await tools.call("write_file", path="g", content="".join(f"def name_{n}(self):\n    pass\n" for n in range(40)))
+    told = await tools.problem("edit_file", path="g", old_string="def name_17(other):\n", new_string="")
+    assert "Line 35 is like its first line:\n" in told
+    assert "    35\tdef name_17(self):" in told
+    assert told.count("\n") == 7  # two lines before it, four after it
+    assert "nothing would change" in await tools.problem("edit_file", path="f", old_string="c", new_string="c")
+
+
+async def test_no_edit_of_many_at_once_is_lost(tools: Tools) -> None:
+    await tools.call("write_file", path="f", content="".join(f"<{n}>\n" for n in range(40)))
+    edits = (tools.call("edit_file", path="f", old_string=f"<{n}>", new_string=f"({n})") for n in range(40))
+    assert not any(result.is_error for result in await asyncio.gather(*edits))
+    assert await tools.content("f") == "".join(f"({n})\n" for n in range(40)).encode()
+
+
+async def test_the_same_path_is_the_same_file_in_both_tiers(tools: Tools) -> None:
+    await tools.call("write_file", path="here", content="by the host\n")
+    assert await tools.shell("cat here; mkdir -p sub; echo by a program >sub/there") == "by the host"
+    assert await tools.text("read_file", path="sub/there") == "     1\tby a program"
+    where = await tools.shell("pwd")
+    assert await tools.text("read_file", path=f"{where}/here") == "     1\tby the host"
+
+
+@pytest.mark.root
+async def test_nothing_leads_out(walled: Tools) -> None:
+    await walled.shell("ln -s /etc/passwd out; ln -s / root; ln -s /proc/1/root/etc up; mkfifo pipe")
+    outside = await walled.text("read_file", path="out")
+    assert "user" in outside  # the session's own list
+    assert await walled.text("read_file", path="root/etc/passwd") == outside
+    for path in ("../../../../proc/self/environ", "up/passwd", "pipe", "/proc/1/mem"):
+        assert (await walled.call("read_file", path=path, timeout_s=5)).is_error, path
+    assert (await walled.call("write_file", path="pipe/x", content="", timeout_s=5)).is_error
+
+
+# ---- commands --------------------------------------------------------------------------------------------------
+
+
+async def test_a_command_is_told_with_its_streams_and_its_end(tools: Tools) -> None:
+    result = await tools.call("bash", cmd="echo out; echo err >&2; exit 3")
+    assert result.text.startswith("out\nSTDERR:\nerr\nexit code 3, ")
+    assert (result.exit_code, result.is_error, result.tier) == (3, False, ToolTier.CONTAINED)
+    assert (await tools.text("bash", cmd="true")).startswith("(no output)\nexit code 0, ")
+    slow = await tools.call("bash", cmd="echo begun; sleep 60 | sleep 60", timeout_ms=300)
+    assert "begun" in slow.text
+    assert "its time limit" in slow.text
+    assert (slow.exit_code, slow.is_error) == (124, True)
+    short = await tools.call("bash", cmd="sleep 60", timeout_s=0.2)
+    assert short.exit_code == 124
+
+
+async def test_of_a_flood_beginning_and_end_are_told(tools: Tools) -> None:
+    result = await tools.call("bash", cmd="echo first; head -c 3000000 /dev/zero | tr '\\0' x; echo; echo last")
+    assert result.truncated
+    assert result.text.startswith("first\nxxx")
+    assert "xxx\nlast\nexit code 0" in result.text
+    assert len(result.text) < 300_000
+    assert "bytes left out]" in result.text
+
+
+async def test_progress_streams_while_a_command_runs(tools: Tools) -> None:
+    request = ToolRequest(tools.session, "bash", {"cmd": "echo one; while [ ! -e go ]; do sleep 0.01; done; echo two"})
+    async with tools.host.execute_tool(request) as stream:
+        events = aiter(stream)
+        assert await anext(events) == ToolProgress(Stream.STDOUT, "one\n")
+        await tools.call("write_file", path="go", content="")
+        assert await anext(events) == ToolProgress(Stream.STDOUT, "two\n")
+        assert isinstance(await anext(events), ToolResult)
+
+
+async def test_a_named_shell_remembers(tools: Tools) -> None:
+    await tools.call("bash", shell="a", cmd="mkdir d; cd d; export X=1; Y='2 3'; f() { echo f $1; }; alias g='f you'")
+    told = await tools.text("bash", shell="a", cmd='basename $PWD; sh -c "echo $X"; echo "$Y"; g')
+    assert told.startswith("d\n1\n2 3\nf you\n")
+    assert (await tools.text("bash", shell="b", cmd="echo [$X]")).startswith("[]\n")
+    assert (await tools.call("bash", shell="a", cmd="cd /; exit 9")).exit_code == 9
+    assert (await tools.text("bash", shell="a", cmd="pwd")).startswith("/\n")
+    assert (await tools.call("bash", shell="a", cmd="cd /usr; sleep 60", timeout_ms=200)).is_error
+    assert (await tools.text("bash", shell="a", cmd="pwd; false || echo on")).startswith("/usr\non\n")
+    assert "name of up to 64" in await tools.problem("bash", shell="../x", cmd="pwd")
+
+
+@pytest.mark.root
+async def test_a_rollback_brings_back_the_shell_of_that_moment(walled: Tools) -> None:
+    await walled.call("bash", shell="a", cmd="X=then")
+    await walled.host.turn_complete(TurnRequest(walled.session))
+    await walled.call("bash", shell="a", cmd="X=now")
+    await walled.host.rollback(RollbackRequest(walled.session, "1"))
+    assert (await walled.text("bash", shell="a", cmd="echo $X")).startswith("then\n")
+
+
+# ---- git -------------------------------------------------------------------------------------------------------
+
+
+async def repository(tools: Tools) -> None:
+    await tools.shell("git init -q . && git config user.name A && git config user.email a@example.com")
+    await tools.call("write_file", path="f", content="one\n")
+
+
+async def test_a_repository_from_the_first_commit_on(tools: Tools) -> None:
+    await repository(tools)
+    assert await tools.text("git_status") == "?? f"
+    assert await tools.text("git_add", paths=["f"]) == "(no output)"
+    assert "+one" in await tools.text("git_diff", staged=True)
+    assert "first" in await tools.text("git_commit", message="first")
+    await tools.call("write_file", path="f", content="two\n")
+    assert "-one\n+two" in await tools.text("git_diff", ref="HEAD", path="f")
+    assert (await tools.text("git_log", n=1)).split(" ", 1)[1].startswith("A 20")
+    assert "+one" in await tools.text("git_show")
+    assert "blank" in await tools.problem("git_commit", message=" ")
+    failed = await tools.call("git_show", ref="nowhere")
+    assert (failed.is_error, failed.exit_code) == (True, 128)
+
+
+async def test_clone_fetch_pull_push(tools: Tools) -> None:
+    await repository(tools)
+    await tools.shell(
+        "git add f; git commit -qm first; git clone -q --bare . there.git; git remote add origin there.git"
+    )
+    assert not (await tools.call("git_clone", args=["there.git", "copy"])).is_error
+    assert await tools.content("copy/f") == b"one\n"
+    await tools.shell("echo two >f; git commit -qam second")
+    assert not (await tools.call("git_push", args=["origin", "HEAD"])).is_error
+    assert not (await tools.call("git_fetch", args=["origin"])).is_error
+    branch = await tools.shell("git branch --show-current")
+    assert not (await tools.call("git_pull", args=["origin", branch])).is_error
+
+
+async def test_options_are_not_smuggled_in_as_names(tools: Tools) -> None:
+    await repository(tools)
+    await tools.shell("git add f; git commit -qm first")
+    for tool in ("git_diff", "git_log", "git_show"):
+        assert "starts with -" in await tools.problem(tool, ref="--output=written")
+    await tools.call("git_diff", path="--output=written")
+    await tools.call("git_add", paths=["--output=written"])
+    assert await tools.call("git_commit", message="--amend")
+    assert "written" not in await tools.text("list_dir")
+
+
+async def test_what_a_repository_wants_to_run_neither_hangs_nor_changes_what_is_told(tools: Tools) -> None:
+    await repository(tools)
+    await tools.shell("git add f; git commit -qm first; echo two >f")
+    await tools.shell(
+        "git config core.pager 'sleep 60'; git config core.editor 'sleep 60'; git config diff.external 'echo fooled';"
+        "git config pager.log 'sleep 60'; git config color.ui always; git config core.askPass 'sleep 60'"
+    )
+    for tool in ("git_log", "git_show", "git_diff", "git_status"):
+        result = await tools.call(tool, timeout_s=20)
+        assert not result.is_error, result.text
+        assert "fooled" not in result.text
+        assert "\x1b" not in result.text
+    await tools.shell("git config core.fsmonitor 'sleep 60'")
+    stopped = await tools.call("git_status", timeout_s=1)
+    assert stopped.duration_s < 20
+    assert stopped.is_error
+
+
+# ---- once ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_call_that_is_repeated_is_done_once(tools: Tools) -> None:
+    first = await tools.call("bash", call_id="b", cmd="echo x >>ran; cat ran")
+    assert await tools.call("bash", call_id="b", cmd="echo x >>ran; cat ran") == first
+    await tools.call("write_file", path="f", content="aa")
+    edit: dict[str, Any] = {"path": "f", "old_string": "a", "new_string": "ab", "replace_all": True}
+    told = await tools.call("edit_file", call_id="e", **edit)
+    assert await tools.call("edit_file", call_id="e", **edit) == told
+    assert await tools.content("f") == b"abab"
+    assert await tools.content("ran") == b"x\n"
+    many = await asyncio.gather(*(tools.call("bash", call_id="m", cmd="sleep 0.1; echo y >>ran") for _ in range(8)))
+    assert len(set(map(id, many))) == 8
+    assert {result.text for result in many} == {many[0].text}
+    assert await tools.content("ran") == b"x\ny\n"
+
+
+async def test_a_large_result_is_told_again(tools: Tools) -> None:
+    await tools.shell("seq 100000 >numbers")
+    first = await tools.call("read_file", call_id="n", path="numbers")
+    await tools.shell("rm numbers")
+    assert await tools.call("read_file", call_id="n", path="numbers") == first
+    assert len(first.text) > 16 * 1024
+
+
+async def test_an_engine_that_comes_later_knows_what_was_done(settings: Settings) -> None:
+    arguments: dict[str, Any] = {"path": "f", "content": "x"}
+    async with build(settings) as host:
+        tools = Tools(host, (await host.create(SessionSpec(runtime="none"))).session_id)
+        first = await tools.call("write_file", call_id="w", **arguments)
+        counted = await tools.call("bash", call_id="c", cmd="echo x >>ran; wc -l <ran")
+    async with build(settings) as host:
+        tools = Tools(host, tools.session)
+        assert await tools.call("write_file", call_id="w", **arguments) == first
+        assert (await tools.call("bash", call_id="c", cmd="echo x >>ran; wc -l <ran")).blocks == counted.blocks
+        assert await tools.content("ran") == b"x\n"
+        await clean_up(host)
+
+
+@pytest.mark.root
+async def test_a_rollback_forgets_the_calls_after_it(walled: Tools) -> None:
+    await walled.call("write_file", call_id="kept", path="f", content="a")
+    await walled.host.turn_complete(TurnRequest(walled.session))
+    edit: dict[str, Any] = {"path": "f", "old_string": "a", "new_string": "b"}
+    await walled.call("edit_file", call_id="gone", **edit)
+    await walled.call("bash", call_id="ran", cmd="echo x >>ran")
+    await walled.host.rollback(RollbackRequest(walled.session, "1"))
+    assert await walled.content("f") == b"a"
+    assert (await walled.call("edit_file", call_id="gone", **edit)).text == "edited f: 1 replacement made"
+    await walled.call("bash", call_id="ran", cmd="echo x >>ran")
+    assert await walled.content("ran") == b"x\n"
+    kept = await walled.call("write_file", call_id="kept", path="f", content="never")
+    assert kept.text == "wrote 1 bytes to f"
+    assert await walled.content("f") == b"b"
+
+
+@pytest.mark.root
+async def test_a_call_that_was_refused_may_come_again(walled: Tools) -> None:
+    await walled.host.pause(PauseRequest(walled.session))
+    with pytest.raises(SessionPaused):
+        await walled.call("write_file", call_id="w", path="f", content="x")
+    await walled.host.resume(walled.session)
+    assert not (await walled.call("write_file", call_id="w", path="f", content="x")).is_error
+
+
+@pytest.mark.root
+async def test_tools_are_told_in_turns_and_have_snapshots(host: SandboxHostService) -> None:
+    made = await host.create(SessionSpec(runtime="namespaces", call_snapshots=True))
+    tools = Tools(host, made.session_id)
+    wrote = await tools.call("write_file", path="f", content="x")
+    ran = await tools.call("bash", cmd="true")
+    read = await tools.call("read_file", path="f")
+    assert wrote.snapshot
+    assert ran.snapshot
+    assert read.snapshot is None
+    turn = await host.turn_complete(TurnRequest(tools.session))
+    assert [call.argv[0] for call in turn.calls] == ["tool:write_file", "/bin/sh", "tool:read_file"]
+
+
+# ---- tools of one's own ----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Own:
+    """Tools that a user of the library brings."""
+
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: list[str] = field(default_factory=list[str])
+
+    def all(self) -> Sequence[CustomTool]:
+        schema = {"type": "object", "properties": {"how": {"type": "string"}}, "required": ["how"]}
+        return [CustomTool(Tool("own", "Does as it is told.", schema, ToolTier.DIRECT), self.run)]
+
+    async def run(self, setting: ToolSetting, arguments: Mapping[str, Any]) -> str | Sequence[Block]:
+        how = arguments["how"]
+        if how == "fail":
+            raise ToolProblem("it cannot be done")
+        if how == "blocks":
+            return [TextBlock("a"), ImageBlock(PICTURE, "image/png")]
+        if how == "wait":
+            setting.say("waiting")
+            self.begun.set()
+            try:
+                await asyncio.sleep(60)
+            finally:
+                self.ended.append(setting.call_id)
+        return f"{how} {setting.session_id}"
+
+
+async def test_tools_of_ones_own(tools: Tools) -> None:
+    own = Own()
+    tools.host.add_tools(own.all())
+    assert "own" in [tool.name for tool in await tools.host.tools()]
+    assert await tools.text("own", how="well") == f"well {tools.session}"
+    assert await tools.problem("own", how="fail") == "it cannot be done"
+    assert "how is missing" in await tools.problem("own")
+    blocks = await tools.call("own", call_id="again", how="blocks")
+    assert await tools.call("own", call_id="again", how="blocks") == blocks
+    assert blocks.blocks[1] == ImageBlock(PICTURE, "image/png")
+    with pytest.raises(InvalidArgument, match="two tools 'own'"):
+        tools.host.add_tools(Own().all())
+
+
+async def test_cancelling(tools: Tools) -> None:
+    own = Own()
+    tools.host.add_tools(own.all())
+    direct = asyncio.create_task(tools.call("own", call_id="d", how="wait"))
+    await asyncio.wait_for(own.begun.wait(), 5)
+    assert await tools.host.cancel_tool(tools.session, "d")
+    told = await asyncio.wait_for(direct, 5)
+    assert (told.is_error, told.text, own.ended) == (True, "it was cancelled", ["d"])
+    request = ToolRequest(tools.session, "bash", {"cmd": "echo on; sleep 60"}, call_id="c")
+    async with tools.host.execute_tool(request) as stream:
+        assert await anext(aiter(stream)) == ToolProgress(Stream.STDOUT, "on\n")
+        assert await tools.host.cancel_tool(tools.session, "c")
+        ended = await asyncio.wait_for(stream.result(), 10)
+    assert ended.exit_code == 143
+    assert not await tools.host.cancel_tool(tools.session, "c")
+    assert not await tools.host.cancel_tool(tools.session, "d")
+    with pytest.raises(CallNotFound):
+        await tools.host.cancel_tool(tools.session, "nobody")
+
+
+async def test_who_leaves_early_cancels_and_what_became_of_it_is_not_guessed(tools: Tools) -> None:
+    own = Own()
+    tools.host.add_tools(own.all())
+    async with tools.host.execute_tool(ToolRequest(tools.session, "own", {"how": "wait"}, call_id="left")):
+        await asyncio.wait_for(own.begun.wait(), 5)
+    assert own.ended == ["left"]
+    with pytest.raises(Unavailable, match="not known"):
+        await tools.call("own", call_id="left", how="well")
