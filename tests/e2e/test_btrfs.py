@@ -149,6 +149,39 @@ async def test_hard_links_and_inode_numbers_survive_turns(on_btrfs: SandboxHostS
     assert await said(on_btrfs, session_id, "cat b; stat -c %h b") == "one\n2\n"
 
 
+async def test_a_comparison_looks_only_at_what_changed(on_btrfs: SandboxHostService) -> None:
+    """Along a line of turns, and between two that grew from one."""
+    session_id = await make(on_btrfs)
+    await said(on_btrfs, session_id, "mkdir t; for d in $(seq 10); do mkdir t/$d; touch $(seq -f t/$d/%g 50); done")
+    await on_btrfs.turn_complete(TurnRequest(session_id))
+    await said(on_btrfs, session_id, "echo one >> t/1/1; ln t/2/1 t/3/link; rm t/4/1; mv t/5 t/six; mkdir t/7/new")
+    await on_btrfs.turn_complete(TurnRequest(session_id))
+    await on_btrfs.rollback(RollbackRequest(session_id, "1", keep=True))
+    await said(on_btrfs, session_id, "echo two >> t/8/1; rm -r t/9; mkdir t/9; touch t/9/1")
+    await on_btrfs.turn_complete(TurnRequest(session_id))
+    storage = await on_btrfs.storage("btrfs")
+    points = [shot.name for shot in await on_btrfs.list_snapshots(session_id)]
+    rows = on_btrfs._lifecycle.find(session_id).snapshots  # pyright: ignore[reportPrivateUsage] - points have no other road
+    line, aside = {"/1/1", "/2/1", "/3", "/3/link", "/4", "/4/1", "/5", "/six", "/7", "/7/new"}, {"/8/1", "/9"}
+    for old, new, expected in ((0, 1, line), (1, 0, line), (0, 2, aside), (1, 2, line | aside)):
+        async with storage.showing(rows[points[old]].point, rows[points[new]].point) as shown:
+            assert shown.places is not None
+            told = {path.removeprefix("/workspace/t") for path, _whole in shown.places}
+        assert told - {""} == expected
+
+
+async def test_a_forks_first_turn_is_compared_with_what_it_began_with(on_btrfs: SandboxHostService) -> None:
+    session_id = await make(on_btrfs)
+    await said(on_btrfs, session_id, "touch $(seq 20)")
+    fork = (await on_btrfs.fork(ForkRequest(session_id)))[0].session_id
+    await said(on_btrfs, fork, "rm 1; echo two > 2; echo new > new")
+    await on_btrfs.turn_complete(TurnRequest(fork))
+    async with asyncio.timeout(WAIT_S):
+        while (counts := (await on_btrfs.turns(fork))[-1].changes) is None:  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.02)
+    assert (counts.added, counts.changed, counts.removed) == (1, 1, 1)
+
+
 async def test_turns_tell_what_they_wrote(on_btrfs: SandboxHostService) -> None:
     session_id = await make(on_btrfs)
     for megabytes in (4, 1, 2):

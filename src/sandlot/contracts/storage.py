@@ -27,6 +27,10 @@ class Taken:
 
     point: str  # what the storage needs to find it again; the journal keeps it
     volume: Volume  # where the session goes on; a guest that stands elsewhere must be swapped onto it
+    is_on_disk: bool = False  # already: else `sync` brings it there
+
+
+Place = tuple[str, bool]  # a path, and whether everything below it is meant
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,7 @@ class Shown:
     old: tuple[Path, ...]
     new: tuple[Path, ...]
     apart: tuple[Path, ...]  # uppers that tell of every path that is not the same at both; of more, possibly
+    places: tuple[Place, ...] | None = None  # the same, where the storage knows it without looking into them
 
 
 class Volumes(Protocol):

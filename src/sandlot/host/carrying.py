@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from sandlot.contracts.storage import Storage, Volume
+from sandlot.contracts.storage import Shown, Storage, Volume
 from sandlot.host.archives.applying import apply_entries
 from sandlot.host.archives.entries import Entry
 from sandlot.host.archives.finding import find_entries
@@ -41,13 +41,13 @@ async def showing(
     """What changed between a snapshot, or the template, and a point or the files of a volume."""
     if old is None and isinstance(new, Volume):
         layers = (new.path / "u", *new.layers)
-        with closing(find_entries(template, (), layers, layers)) as entries:
+        with closing(find_entries(template, Shown((), layers, layers))) as entries:
             yield entries
         return
     text = new.state if isinstance(new, Volume) else new
     async with storage.showing(old.point if old else None, text) as shown:
-        before, apart = (shown.old, shown.apart) if old else ((), shown.new)
-        with closing(find_entries(template, before, shown.new, apart)) as entries:
+        apart = shown if old else Shown((), shown.new, shown.new)
+        with closing(find_entries(template, apart)) as entries:
             yield entries
 
 

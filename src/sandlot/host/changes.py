@@ -30,7 +30,7 @@ class Sight:
     def compare(self, shown: Shown, below: str = "/", *, patch: bool = False) -> Generator[Change]:
         """Paths are those that the session sees."""
         if self.template is not None:
-            return compare(self.template, shown.old, shown.new, shown.apart, below=below, patch=patch)
+            return compare(self.template, shown, below=below, patch=patch)
         return self._compare_workspaces(shown, below, patch=patch)
 
     def _compare_workspaces(self, shown: Shown, below: str, *, patch: bool) -> Generator[Change]:
@@ -40,8 +40,7 @@ class Sight:
             inner = below.removeprefix(self.workspace)
         else:
             return
-        sides = (_workspaces(paths) for paths in (shown.old, shown.new, shown.apart))
-        steps = compare(None, *sides, below=inner, patch=patch)
+        steps = compare(None, _workspaces(shown), below=inner, patch=patch)
         try:
             for change in steps:
                 yield replace(change, path=self.workspace + change.path)
@@ -49,8 +48,23 @@ class Sight:
             steps.close()
 
 
-def _workspaces(volumes: Sequence[Path]) -> list[Path]:
-    return [path / WORKSPACE for path in volumes if (path / WORKSPACE).is_dir() and not (path / WORKSPACE).is_symlink()]
+def _workspaces(shown: Shown) -> Shown:
+    places = None
+    if shown.places is not None:
+        inside = [(path.removeprefix(f"/{WORKSPACE}"), whole) for path, whole in shown.places if _is_inside(path)]
+        # One that was replaced as a whole is looked through.
+        places = None if ("", True) in inside else tuple(place for place in inside if place[0])
+    return Shown(_below(shown.old), _below(shown.new), _below(shown.apart), places)
+
+
+def _is_inside(path: str) -> bool:
+    return f"{path}/".startswith(f"/{WORKSPACE}/")
+
+
+def _below(volumes: Sequence[Path]) -> tuple[Path, ...]:
+    return tuple(
+        path / WORKSPACE for path in volumes if (path / WORKSPACE).is_dir() and not (path / WORKSPACE).is_symlink()
+    )
 
 
 @asynccontextmanager

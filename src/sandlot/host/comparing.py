@@ -12,8 +12,10 @@ import stat
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
+from sandlot.contracts.storage import Place, Shown
 from sandlot.host.kernel import BENEATH, NO_MAGICLINKS, NO_SYMLINKS, mount_layers, open_inside
 from sandlot.host.patching import Side, write_patch
 from sandlot.host.storage.canonical import CANONICAL_ID
@@ -113,21 +115,13 @@ def _where_it_may() -> Generator[None]:
             raise
 
 
-def compare(
-    template: Path | None,
-    old: Sequence[Path],
-    new: Sequence[Path],
-    apart: Sequence[Path],
-    *,
-    below: str = "/",
-    patch: bool = False,
-) -> Generator[Change]:
-    """Sorted by path. `apart`: layers that tell where to look. Without a template nothing is below. Raises OSError."""
-    found = places(apart, below)
+def compare(template: Path | None, shown: Shown, *, below: str = "/", patch: bool = False) -> Generator[Change]:
+    """Sorted by path. Without a template nothing is below. Raises OSError."""
+    found = places(shown, below)
     bottom = [template] if template else []
-    before, after = _View([*old, *bottom]), None
+    before, after = _View([*shown.old, *bottom]), None
     try:
-        after = _View([*new, *bottom])
+        after = _View([*shown.new, *bottom])
         covered = "\0"
         for path, whole in found:
             if path.startswith(covered):
@@ -143,16 +137,16 @@ def compare(
             after.close()
 
 
-def places(layers: Sequence[Path], below: str) -> list[tuple[str, bool]]:
-    """Where to look, and whether everything below is meant. Nothing is named twice."""
+def places(shown: Shown, below: str = "/") -> list[Place]:
+    """Where to look. Nothing is named twice."""
     found: dict[str, bool] = {}
-    for layer in layers:
-        for path, whole in _marks(layer):
-            if path == below or path.startswith(below.rstrip("/") + "/"):
-                found[path] = found.get(path, False) or whole
-            elif whole and below.startswith(path + "/"):
-                found[below] = True
-    kept: list[tuple[str, bool]] = []
+    told = shown.places if shown.places is not None else chain.from_iterable(map(_marks, shown.apart))
+    for path, whole in told:
+        if path == below or path.startswith(below.rstrip("/") + "/"):
+            found[path] = found.get(path, False) or whole
+        elif whole and below.startswith(path + "/"):
+            found[below] = True
+    kept: list[Place] = []
     covered = "\0"
     for path in sorted(found, key=_parts):
         if not path.startswith(covered):
@@ -166,7 +160,7 @@ def _parts(path: str) -> list[str]:
     return path.split("/")
 
 
-def _marks(layer: Path) -> Iterator[tuple[str, bool]]:
+def _marks(layer: Path) -> Iterator[Place]:
     pending = [""]
     while pending:
         folder = pending.pop()

@@ -247,14 +247,15 @@ class Turns:
             await marked
             await failpoints.reach("snapshot: begun")
             # Nobody writes to what is closed: the disk can have it while the guest is moved.
-            synced = asyncio.ensure_future(storage.sync())
+            synced = None if taken.is_on_disk else asyncio.ensure_future(storage.sync())
             try:
                 if taken.volume != volume:
                     session.volume = taken.volume
                     await runtime.swap(session.start_plan())
                     await failpoints.reach("snapshot: swapped")
             finally:
-                await synced
+                if synced:
+                    await synced
             await failpoints.reach("snapshot: synced")
             serial = session.last_snapshot + 1
             number = turn.number if turn else None
@@ -281,7 +282,7 @@ class Turns:
         return await self._take(session, name, SnapshotKind.NAMED, None, request_id)
 
     async def _freeze_and_take(self, storage: Storage, volume: Volume, group: Group, *, is_frozen: bool) -> Taken:
-        is_alone = await group.is_alone()
+        is_alone = not storage.is_atomic and await group.is_alone()
         if is_alone or is_frozen or storage.is_atomic:
             return await storage.snapshot(volume, alone=is_alone)
         try:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from sandlot.contracts.storage import Shown
 from sandlot.host.archives.entries import Entry, Kind, attribute_of, is_kept, owner_of
 from sandlot.host.comparing import places
 from sandlot.host.kernel import BENEATH, NO_MAGICLINKS, NO_SYMLINKS, mount_layers, open_inside
@@ -138,16 +139,15 @@ class _Links:
             self.before.setdefault(before, new.key)
 
 
-def find_entries(
-    template: Path | None, old: Sequence[Path], new: Sequence[Path], apart: Sequence[Path]
-) -> Generator[Entry]:
-    """`old` and `new`: layers over the template, if there is one. Raises OSError."""
+def find_entries(template: Path | None, shown: Shown) -> Generator[Entry]:
+    """The layers are those over the template, if there is one. Raises OSError."""
     below = () if template is None else (template,)
-    before, after = _Tree([*old, *below]), None
+    before, after = _Tree([*shown.old, *below]), None
     try:
-        after = _Tree([*new, *below])
-        seen = places(apart, "/")
-        links = _Links(template is not None, partial(_find_links, before, after, new, apart, dict(seen)))
+        after = _Tree([*shown.new, *below])
+        seen = places(shown)
+        shared = [layer for layer in shown.new if shown.places is not None or layer not in shown.apart]
+        links = _Links(template is not None, partial(_find_links, before, after, shared, dict(seen)))
         top = after.find("/")
         assert top is not None, "a tree has a root"
         yield _told("/", Kind.DIRECTORY, top)
@@ -166,12 +166,10 @@ def find_entries(
 
 
 def _find_links(
-    before: _Tree, after: _Tree, layers: Sequence[Path], apart: Sequence[Path], seen: Mapping[str, bool]
+    before: _Tree, after: _Tree, layers: Sequence[Path], seen: Mapping[str, bool]
 ) -> Iterator[tuple[str, _Found, _Found]]:
     """Files with several names in layers that both have. What is looked at anyway is not told."""
     for layer in layers:
-        if layer in apart:
-            continue
         for folder, _folders, files in os.walk(layer):
             for name in files:
                 found = os.lstat(os.path.join(folder, name))

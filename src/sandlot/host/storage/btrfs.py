@@ -19,8 +19,9 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Seque
 from pathlib import Path
 from typing import TypeVar
 
-from sandlot.contracts.storage import Shown, Taken, Volume
+from sandlot.contracts.storage import Place, Shown, Taken, Volume
 from sandlot.host.storage import btrfs_kernel, lacks
+from sandlot.host.storage.btrfs_changes import Family, changed_places
 from sandlot.host.storage.btrfs_place import BtrfsPlace, has_program
 from sandlot.host.storage.canonical import CANONICAL_ID
 from sandlot.model import (
@@ -43,6 +44,7 @@ _GROUP_MARK, _GROUP_BITS = 0x5A1D, 32  # groups of ours, among those of others o
 # Beyond the limit, all together less than a mebibyte: what a root takes when it is assembled, with what the kernel sets
 # aside meanwhile; and what snapshots may take. Within the limit: what is left where the kernel refuses a page.
 _ROOT_BYTES, _SNAPSHOTS_BYTES, _FULL_BYTES = 512 << 10, 256 << 10, 128 << 10
+_FREE_AFTER_S = 1.0
 _FREED_PAUSES_S = (0.03, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1.0, 1.0)
 _LOOK = "see `sandlot health`, and that its disk is there and has room"
 _T = TypeVar("_T")
@@ -63,6 +65,8 @@ class BtrfsStorage:
         self._due: set[str] = set()  # to be destroyed
         self._groups_due: set[int] = set()
         self._groups: dict[str, int] = {}  # of volumes in use, by their subvolumes
+        self._family = Family()
+        self._freeing: asyncio.Future[None] | None = None
         self._sweeping = asyncio.Lock()
         self._sizes: dict[tuple[str, str], int] = {}  # of points, without others
 
@@ -100,6 +104,9 @@ class BtrfsStorage:
             self.capabilities -= {Capability.LIMIT_DISK}
 
     async def detach(self) -> None:
+        if self._freeing:
+            self._freeing.cancel()
+            self._freeing = None
         try:
             await self._kernel(self._place.detach)
         except OSError as error:
@@ -249,36 +256,45 @@ class BtrfsStorage:
 
     async def snapshot(self, volume: Volume, *, alone: bool) -> Taken:
         del alone  # it is one moment all the same
-        point, group = _new_id("p-"), _group(volume.state)
+        point = _new_id("p-")
         try:
-            await self._need_room(group)
-            with self._making(point):
-                await self._kernel(self._take, volume.path.name, point, group, True)
+            if not await self._take(volume.path.name, point, _group(volume.state), read_only=True):
+                raise LimitReached(
+                    "the session has reached its disk limit", next_step="delete snapshots or files", limit="disk_bytes"
+                )
         except OSError as error:
             raise self._trouble("no snapshot can be taken", error) from error
         self._needed.add(point)
-        return Taken(point, volume)
+        return Taken(point, volume, is_on_disk=True)
 
     async def restore(self, volume: Volume, point: str) -> Volume:
         fresh, group = _new_id("s-"), _group(volume.state)
         try:
-            await self._need_room(group, refuse=False)
-            with self._making(fresh):
-                await self._kernel(self._take, _subvolume(point), fresh, group, False)
+            await self._take(_subvolume(point), fresh, group, read_only=False)
         except FileNotFoundError:
             raise self._lost("the snapshot is missing") from None
         except OSError as error:
             raise self._trouble("the snapshot cannot be restored", error) from error
         return self._use(volume.name, _text(fresh, group))
 
-    async def _need_room(self, group: int, *, refuse: bool = True) -> None:
+    async def _take(self, source: str, made: str, group: int, *, read_only: bool) -> bool:
         """The kernel lets a snapshot begin beyond the limit, with a few pages each time; so many would be too many. Of
         what was destroyed the pages come back in a moment. Going back is no reason to refuse: it gives back more than
-        it takes. Raises LimitReached, OSError."""
-        if group and not await self._make_room(group, _SNAPSHOTS_BYTES) and refuse:
-            raise LimitReached(
-                "the session has reached its disk limit", next_step="delete snapshots or files", limit="disk_bytes"
+        it takes. Raises OSError."""
+        with self._making(made):
+            if await self._kernel(self._take_now, source, made, group, read_only, True):
+                return True
+            has_room = await self._make_room(group, _SNAPSHOTS_BYTES)
+            return (has_room or not read_only) and await self._kernel(
+                self._take_now, source, made, group, read_only, False
             )
+
+    def _take_now(self, source: str, made: str, group: int, read_only: bool, within: bool) -> bool:
+        if within and group and self._is_over(group, _SNAPSHOTS_BYTES):
+            return False
+        folder = self._place.volumes
+        btrfs_kernel.take_snapshot(folder / source, folder, made, group, read_only=read_only)
+        return True
 
     async def _make_room(self, group: int, beyond: int) -> bool:
         """Wait a moment for what was destroyed, until no more than that is used beyond the limit. Raises OSError."""
@@ -295,16 +311,37 @@ class BtrfsStorage:
         most = self._place.limit(group)
         return most is not None and self._place.used(group) > most + beyond
 
-    def _take(self, source: str, made: str, group: int, read_only: bool) -> None:
-        folder = self._place.volumes
-        btrfs_kernel.take_snapshot(folder / source, folder, made, group, read_only=read_only)
-
     @contextlib.asynccontextmanager
     async def showing(self, old: str | None, new: str) -> AsyncGenerator[Shown]:
+        if old is None:
+            old = await asyncio.to_thread(self._began_with, new)
         with self.holding(old or "", new):
             after = self._upper(new)
             before = self._upper(old) if old else ()
-            yield Shown(before, after, (*before, *after))
+            places = None
+            if old is not None:
+                if not new.startswith("p-"):
+                    await self.sync()  # what the kernel has not written yet is not in its trees
+                places = await asyncio.to_thread(self._places, _subvolume(old), _subvolume(new))
+            yield Shown(before, after, (*before, *after), places)
+
+    def _began_with(self, text: str) -> str | None:
+        """The point that the volume of a point or a state was made from, if it is there."""
+        name: str | None = _subvolume(text)
+        with contextlib.suppress(OSError, KeyError):
+            if name and name.startswith("p-"):
+                name = self._family.origin(self._place.volumes, name)
+            source = self._family.origin(self._place.volumes, name) if name else None
+            return source if source in self._needed else None
+        return None
+
+    def _places(self, old: str, new: str) -> tuple[Place, ...] | None:
+        """None: it is not known without looking. Nothing but the time that it takes depends on it."""
+        folder = self._place.volumes
+        with contextlib.suppress(OSError, KeyError):
+            since = self._family.common_past(folder, old, new)
+            return None if since is None else changed_places(folder / old, folder / new, "u", since)
+        return None
 
     def _upper(self, text: str) -> tuple[Path, ...]:
         path = self._place.volumes / _subvolume(text) / "u"
@@ -387,16 +424,25 @@ class BtrfsStorage:
         async with self._sweeping:
             if not self.is_attached:
                 return
-            if self._due or self._groups_due:
-                await asyncio.to_thread(self._sweep)
+            has_destroyed = (self._due or self._groups_due) and await asyncio.to_thread(self._sweep)
+            if has_destroyed and not self._freeing:
+                self._freeing = asyncio.ensure_future(self._free())
 
-    def _sweep(self) -> None:
+    async def _free(self) -> None:
+        """A moment later, and once for many: all that is to be written is written for it, and whoever destroyed
+        something often goes on at once."""
+        await asyncio.sleep(_FREE_AFTER_S)
+        self._freeing = None
+        with contextlib.suppress(OSError):
+            await asyncio.to_thread(btrfs_kernel.free_destroyed, self._place.volumes)
+
+    def _sweep(self) -> bool:
         folder = self._place.volumes
-        destroyed = False
+        has_destroyed = False
         for name in tuple(self._due):
             try:
                 btrfs_kernel.destroy_subvolume(folder, name)
-                destroyed = True
+                has_destroyed = True
             except FileNotFoundError:
                 pass
             except OSError as error:
@@ -404,14 +450,12 @@ class BtrfsStorage:
                 _log.warning("%s cannot be destroyed: %s", name, error.strerror)
                 continue
             self._due.discard(name)
-        with contextlib.suppress(OSError):
-            if destroyed:
-                btrfs_kernel.free_destroyed(folder)
         for group in tuple(self._groups_due):
             # As long as anything of it is kept, by a fork too, it stays: it is tried again with the next sweep.
             with contextlib.suppress(OSError):
                 btrfs_kernel.remove_group(folder, group)
                 self._groups_due.discard(group)
+        return has_destroyed
 
     # ---- figures -----------------------------------------------------------------------------------------------
 

@@ -193,9 +193,9 @@ def search(fd: int, tree: int, first: int, last: int, kinds: tuple[int, int], si
     args = bytearray(112 + _SEARCH_BYTES)
     number, kind, offset = first, kinds[0], 0
     while True:
-        # The kernel goes from the first key to the last one, and tells what lies between in all three parts.
+        # The kernel goes from the first key to the last one, and tells all that lies between.
         struct.pack_into(
-            "=7Q4I", args, 0, tree, number, last, offset, _NO_LIMIT, since, _NO_LIMIT, kind, 255, 1 << 20, 0
+            "=7Q4I", args, 0, tree, number, last, offset, _NO_LIMIT, since, _NO_LIMIT, kind, kinds[1], 1 << 20, 0
         )
         struct.pack_into("=Q", args, 104, _SEARCH_BYTES)
         fcntl.ioctl(fd, _TREE_SEARCH, args)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sandlot.contracts.storage import Volume
+from sandlot.contracts.storage import Shown, Volume
 from sandlot.host.archives.applying import apply_entries
 from sandlot.host.archives.entries import CAPABILITY, Entry, attribute_of, is_kept, owner_of
 from sandlot.host.archives.finding import find_entries
@@ -93,7 +93,7 @@ def test_points_carried_over_are_the_same(tmp_path: Path, seed: int) -> None:
             overlays.Session(root, rng).work(EDITS)
         own(upper / "u")
         before, source = source, [upper / "u", *source]
-        entries: Iterable[Entry] = find_entries(template, before, source, source[:1])
+        entries: Iterable[Entry] = find_entries(template, Shown(tuple(before), tuple(source), tuple(source[:1])))
         reader = None
         if by_file:
             reader, entries = through_a_file(entries)
