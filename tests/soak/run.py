@@ -20,6 +20,7 @@ from typing import Any
 from sandlot.config.settings import Settings, load
 from sandlot.host import failpoints
 from sandlot.host.service import SandboxHostService
+from sandlot.host.storage.btrfs import BtrfsStorage
 from sandlot.model import SessionFilter, SessionState
 from tests import storages
 from tests.e2e.standstill import files_apart
@@ -107,7 +108,7 @@ class Soak:
         guests = set(host._parts.keeper.names())  # pyright: ignore[reportPrivateUsage]
         found += [f"guests and sessions differ: {guests ^ volumes}"] if guests ^ volumes else []
         found += [f"{s.row.session_id} is still marked: {s.row.changing}" for s in sessions if s.row.changing]
-        return found
+        return found + [f"the limit of {name}: {told}" for name, told in limits_apart(host).items()]
 
     async def _try_some(self, host: SandboxHostService, world: World, seen: dict[str, dict[str, Any]]) -> None:
         """A snapshot or two hold what was acknowledged."""
@@ -153,6 +154,21 @@ class Soak:
         for problem in self.problems[:20]:
             print(f"  {problem}")
         return 1 if self.problems else 0
+
+
+def limits_apart(host: SandboxHostService) -> dict[str, str]:
+    """A limit is raised for a moment with every rollback. Here nothing is under way: the kernel has what was asked."""
+    storage = host._parts.storages["btrfs"]  # pyright: ignore[reportPrivateUsage]
+    assert isinstance(storage, BtrfsStorage)
+    found: dict[str, str] = {}
+    for session in host._lifecycle._sessions.values():  # pyright: ignore[reportPrivateUsage]
+        asked, volume = session.resources.disk_bytes, session.volume
+        if session.row.storage == "btrfs" and volume is not None and session.row.state is SessionState.ACTIVE:
+            group = int(volume.state.partition(":")[2], 16)
+            held = storage._place.limit(group)  # pyright: ignore[reportPrivateUsage] - the kernel is asked, not the engine
+            if held != asked:
+                found[session.row.session_id] = f"{held} instead of {asked}"
+    return found
 
 
 def judge(world: World, seen: dict[str, dict[str, Any]]) -> list[str]:

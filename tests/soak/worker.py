@@ -4,6 +4,7 @@ Before an operation it writes what it is about to do, and after it what came bac
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -17,11 +18,13 @@ from sandlot.host import failpoints
 from sandlot.host.service import SandboxHostService
 from sandlot.model import (
     CallRequest,
+    CapabilityNotSupported,
     ExportRequest,
     ForkRequest,
     ImportRequest,
     MoveRequest,
     PauseRequest,
+    Resources,
     RollbackRequest,
     SandlotError,
     SessionFilter,
@@ -39,6 +42,7 @@ SESSIONS_MAX = 8
 OFTEN = ("write", "turn")
 SOMETIMES = ("rollback", "snapshot", "delete", "fork", "destroy", "rest", "recover", "move", "import")
 FAIL_S = 30
+DISK_BYTES = 64 << 20
 MERGED_AT = 3  # layers: so early that most worlds have merged ones
 
 
@@ -81,7 +85,8 @@ class Worker:
         self._write(begin=about)
         answer: Any = None
         if kind == "create":
-            await host.create(SessionSpec(session_id=f"s-{tag}"))
+            limit = DISK_BYTES if self._home == "btrfs" and rng.random() < 0.5 else None
+            await host.create(SessionSpec(session_id=f"s-{tag}", resources=Resources(disk_bytes=limit)))
         elif kind == "write":
             await self._put(session_id, tag)
         elif kind == "turn":
@@ -112,11 +117,15 @@ class Worker:
         self._write(done=tag, answer=answer)
 
     async def _move(self, session_id: str) -> None:
-        home = (await self._host.get(session_id)).storage
-        others = [name for name in (self._home, SHELF) if name != home]
-        async with self._host.move(MoveRequest(session_id, others[0])) as progress:
-            async for _told in progress:
-                pass
+        info = await self._host.get(session_id)
+        others = [name for name in (self._home, SHELF) if name != info.storage]
+        # One with a limit stays where it is held.
+        stays = (CapabilityNotSupported,) if info.resources.disk_bytes is not None else ()
+        with contextlib.suppress(*stays):
+            async with self._host.move(MoveRequest(session_id, others[0])) as progress:
+                async for _told in progress:
+                    pass
+            assert not stays, "a limit was given up"
 
     async def _import(self, session_id: str, tag: str) -> None:
         async with self._host.export(ExportRequest(session_id)) as stream:
