@@ -16,6 +16,8 @@ from sandlot.model import (
     limits,
 )
 
+_PAUSE, RESUMPTION = "a pause", "its resumption"
+
 
 class Gate:
     def __init__(self, session_id: str) -> None:
@@ -29,6 +31,11 @@ class Gate:
     @property
     def is_open(self) -> bool:
         return not self._shut_for
+
+    @property
+    def is_resting(self) -> bool:
+        """Someone brings the session to rest, or wakes it."""
+        return self._shut_for in (_PAUSE, RESUMPTION)
 
     @property
     def is_quiet(self) -> bool:
@@ -75,7 +82,7 @@ class Gate:
     @asynccontextmanager
     async def shut_to_pause(self, *, refuse: bool) -> AsyncGenerator[None]:
         """It waits for its turn; who comes later may be refused at once. Raises DeadlineExceeded, ToolsInFlight."""
-        with await self._claim_when_open("a pause", self._pausing if refuse else None):
+        with await self._claim_when_open(_PAUSE, self._pausing if refuse else None):
             await self._wait_for_writers()
             yield
 

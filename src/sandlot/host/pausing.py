@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from sandlot.contracts.runtime import Group
-from sandlot.host import failpoints
+from sandlot.host import failpoints, gate
 from sandlot.host.lifecycle import Lifecycle
 from sandlot.host.parts import HostParts
 from sandlot.host.rests import Rests
@@ -77,7 +77,7 @@ class Pausing:
 
     async def go_on(self, session: Session) -> None:
         self._need_time(session)
-        async with session.gate.shut_when_open("its resumption"):
+        async with session.gate.shut_when_open(gate.RESUMPTION):
             if transition(session.row.session_id, session.row.state, SessionEvent.RESUME) != session.row.state:
                 await self._under_way.unbroken(self._go_on(session, self._group(session)))
                 self._lifecycle.changed.set()

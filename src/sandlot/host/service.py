@@ -372,7 +372,9 @@ class SandboxHostService:
             yield batches
 
     async def rollback(self, request: RollbackRequest) -> SessionInfo:
-        await self._duties.ready(self._lifecycle.find(request.session_id))
+        session = self._lifecycle.find(request.session_id)
+        if session.row.state is SessionState.PAUSED or session.gate.is_resting:
+            await self._duties.ready(session)
         await self._turns.rollback(request)
         session = self._lifecycle.find(request.session_id)
         await self._lifecycle.serving.again(session)
