@@ -19,9 +19,9 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Seque
 from pathlib import Path
 from typing import TypeVar
 
-from sandlot.contracts.storage import Place, Shown, Taken, Volume
+from sandlot.contracts.storage import Shown, Taken, Volume
 from sandlot.host.storage import btrfs_kernel, lacks
-from sandlot.host.storage.btrfs_changes import Family, changed_places
+from sandlot.host.storage.btrfs_changes import Family
 from sandlot.host.storage.btrfs_place import BtrfsPlace, has_program
 from sandlot.host.storage.canonical import CANONICAL_ID
 from sandlot.model import (
@@ -313,8 +313,10 @@ class BtrfsStorage:
 
     @contextlib.asynccontextmanager
     async def showing(self, old: str | None, new: str) -> AsyncGenerator[Shown]:
+        folder = self._place.volumes
         if old is None:
-            old = await asyncio.to_thread(self._began_with, new)
+            source = await asyncio.to_thread(self._family.began_with, folder, _subvolume(new))
+            old = source if source in self._needed else None
         with self.holding(old or "", new):
             after = self._upper(new)
             before = self._upper(old) if old else ()
@@ -322,26 +324,8 @@ class BtrfsStorage:
             if old is not None:
                 if not new.startswith("p-"):
                     await self.sync()  # what the kernel has not written yet is not in its trees
-                places = await asyncio.to_thread(self._places, _subvolume(old), _subvolume(new))
+                places = await asyncio.to_thread(self._family.places, folder, _subvolume(old), _subvolume(new), "u")
             yield Shown(before, after, (*before, *after), places)
-
-    def _began_with(self, text: str) -> str | None:
-        """The point that the volume of a point or a state was made from, if it is there."""
-        name: str | None = _subvolume(text)
-        with contextlib.suppress(OSError, KeyError):
-            if name and name.startswith("p-"):
-                name = self._family.origin(self._place.volumes, name)
-            source = self._family.origin(self._place.volumes, name) if name else None
-            return source if source in self._needed else None
-        return None
-
-    def _places(self, old: str, new: str) -> tuple[Place, ...] | None:
-        """None: it is not known without looking. Nothing but the time that it takes depends on it."""
-        folder = self._place.volumes
-        with contextlib.suppress(OSError, KeyError):
-            since = self._family.common_past(folder, old, new)
-            return None if since is None else changed_places(folder / old, folder / new, "u", since)
-        return None
 
     def _upper(self, text: str) -> tuple[Path, ...]:
         path = self._place.volumes / _subvolume(text) / "u"

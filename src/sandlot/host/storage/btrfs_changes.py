@@ -34,16 +34,29 @@ class Family:
         self._names: dict[str, Subvolume] = {}
         self._looking = threading.Lock()
 
-    def origin(self, folder: Path, name: str) -> str | None:
-        """What a subvolume is a snapshot of, if that is there."""
-        known = self._look(folder)
-        grown_from = known[name].parent_uuid
-        return next((name for name, one in known.items() if one.uuid == grown_from), None)
+    def began_with(self, folder: Path, name: str) -> str | None:
+        """The point that the volume of a point or a state was made from, if it is there."""
+        with suppress(OSError):
+            known = self._look(folder)
+            names = {one.uuid: name for name, one in known.items()}
+            volume = names.get(known[name].parent_uuid) if name.startswith("p-") and name in known else name
+            return names.get(known[volume].parent_uuid) if volume in known else None
+        return None
 
-    def common_past(self, folder: Path, one: str, other: str) -> int | None:
+    def places(self, folder: Path, old: str, new: str, inside: str) -> tuple[Place, ...] | None:
+        """Where, below a directory of both, they are not the same. None: it is not known without looking. Nothing but
+        the time that it takes depends on it."""
+        with suppress(OSError):
+            since = self._common_past(folder, old, new)
+            return None if since is None else _changed_places(folder / old, folder / new, inside, since)
+        return None
+
+    def _common_past(self, folder: Path, one: str, other: str) -> int | None:
         """The last transaction at which both held the same, as far as is known: then what was not changed since is the
         same in both."""
         known = self._look(folder)
+        if one not in known or other not in known:
+            return None
         kin = {each.uuid: each for each in known.values()}
         past = dict(_line(known[one], kin))
         return next((min(until, past[uuid]) for uuid, until in _line(known[other], kin) if uuid in past), None)
@@ -69,7 +82,7 @@ def _line(start: Subvolume, kin: Mapping[bytes, Subvolume]) -> Iterator[tuple[by
         at = kin.get(at.parent_uuid)
 
 
-def changed_places(old: Path, new: Path, folder: str, since: int) -> tuple[Place, ...]:
+def _changed_places(old: Path, new: Path, folder: str, since: int) -> tuple[Place, ...]:
     """Below a folder of both that neither of them replaced. `since`: what was not changed after this transaction is the
     same in both. The price is that of what changed, and of the directories that it is in."""
     with ExitStack() as stack:
