@@ -88,9 +88,9 @@ async def test_a_host_that_is_not_well_fills_no_pool(settings: Settings) -> None
             await host.create(SessionSpec())
         pool = host._lifecycle.pool  # pyright: ignore[reportPrivateUsage] - nobody else has it
         async with asyncio.timeout(20):
-            while pool._filling:  # pyright: ignore[reportPrivateUsage]  # noqa: ASYNC110 - as above
+            while pool.is_filling:  # noqa: ASYNC110 - it has no event for others
                 await asyncio.sleep(0.01)
-        assert pool.ready == 0
+        assert pool.templates() == []
         assert not list((settings.data / "volumes").glob("*"))
 
 

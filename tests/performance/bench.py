@@ -26,6 +26,8 @@ from tests.performance.picture import draw_file
 from tests.performance.report import Report
 from tests.performance.sdk import measure_sdk
 from tests.performance.sessions import measure_burst, measure_create, measure_rate
+from tests.performance.templates import measure_templates
+from tests.performance.transfers import measure_transfers
 from tests.performance.turns import measure_turns
 from tests.performance.zfs import measure_zfs
 
@@ -47,6 +49,8 @@ SECTIONS: Mapping[str, Callable[[Bench], Awaitable[None]]] = {
     "density": measure_density,
     "neighbours": measure_neighbours,
     "gvisor": measure_gvisor,
+    "templates": measure_templates,
+    "transfers": measure_transfers,
 }
 
 

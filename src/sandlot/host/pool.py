@@ -68,6 +68,10 @@ class WarmPool:
                 vessel = await self._make()
                 self.ready.append(vessel)  # the list may be another one by now
 
+    @property
+    def is_filling(self) -> bool:
+        return self._filling.locked()
+
     def give_up(self, unwanted: Callable[[Vessel], bool]) -> None:
         """Those that no session will get."""
         gone = [vessel for vessel in self.ready if unwanted(vessel)]
@@ -131,6 +135,10 @@ class WarmPools:
 
     def drain(self) -> list[Vessel]:
         return [vessel for pool in self._pools.values() for vessel in pool.drain()]
+
+    @property
+    def is_filling(self) -> bool:
+        return any(pool.is_filling for pool in self._pools.values())
 
     def templates(self) -> list[str]:
         """The paths that its guests stand on."""
