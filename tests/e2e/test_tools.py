@@ -18,7 +18,6 @@ from sandlot.model import (
     ImageBlock,
     InvalidArgument,
     PauseRequest,
-    RollbackRequest,
     SessionPaused,
     SessionSpec,
     Stream,
@@ -119,20 +118,6 @@ async def test_what_nobody_knows_is_an_error_and_wrong_arguments_are_a_result(to
 # ---- files -----------------------------------------------------------------------------------------------------
 
 
-async def test_files_are_written_read_and_edited(tools: Tools) -> None:
-    assert await tools.text("write_file", path="a/b.txt", content="one\ntwo\nthree\n") == "wrote 14 bytes to a/b.txt"
-    assert await tools.text("read_file", path="a/b.txt") == "     1\tone\n     2\ttwo\n     3\tthree"
-    part = await tools.call("read_file", path="a/b.txt", offset=1, limit=1)
-    assert (part.text, part.truncated) == ("     2\ttwo\n(showing lines 2-2 of 3)", True)
-    edited = await tools.text("edit_file", path="a/b.txt", old_string="two", new_string="2\n2")
-    assert edited == "edited a/b.txt: 1 replacement made"
-    assert await tools.content("a/b.txt") == b"one\n2\n2\nthree\n"
-    assert await tools.text("list_dir", depth=2) == "a/\na/b.txt (14 bytes)"
-    assert "no such file" in await tools.problem("read_file", path="missing")
-    assert "directory" in await tools.problem("read_file", path="a")
-    assert "offset 9 is behind them" in await tools.problem("read_file", path="a/b.txt", offset=9)
-
-
 async def test_a_file_that_is_no_text(tools: Tools) -> None:
     await tools.shell(f"echo {base64.b64encode(PICTURE).decode()} | base64 -d >dot.png; head -c 99 /dev/zero >zero")
     shown = await tools.call("read_file", path="dot.png")
@@ -160,21 +145,6 @@ async def test_an_edit_that_does_not_fit_says_what_is_there(tools: Tools) -> Non
     assert "nothing would change" in await tools.problem("edit_file", path="f", old_string="c", new_string="c")
 
 
-async def test_no_edit_of_many_at_once_is_lost(tools: Tools) -> None:
-    await tools.call("write_file", path="f", content="".join(f"<{n}>\n" for n in range(40)))
-    edits = (tools.call("edit_file", path="f", old_string=f"<{n}>", new_string=f"({n})") for n in range(40))
-    assert not any(result.is_error for result in await asyncio.gather(*edits))
-    assert await tools.content("f") == "".join(f"({n})\n" for n in range(40)).encode()
-
-
-async def test_the_same_path_is_the_same_file_in_both_tiers(tools: Tools) -> None:
-    await tools.call("write_file", path="here", content="by the host\n")
-    assert await tools.shell("cat here; mkdir -p sub; echo by a program >sub/there") == "by the host"
-    assert await tools.text("read_file", path="sub/there") == "     1\tby a program"
-    where = await tools.shell("pwd")
-    assert await tools.text("read_file", path=f"{where}/here") == "     1\tby the host"
-
-
 @pytest.mark.root
 async def test_nothing_leads_out(walled: Tools) -> None:
     await walled.shell("ln -s /etc/passwd out; ln -s / root; ln -s /proc/1/root/etc up; mkfifo pipe")
@@ -189,19 +159,6 @@ async def test_nothing_leads_out(walled: Tools) -> None:
 # ---- commands --------------------------------------------------------------------------------------------------
 
 
-async def test_a_command_is_told_with_its_streams_and_its_end(tools: Tools) -> None:
-    result = await tools.call("bash", cmd="echo out; echo err >&2; exit 3")
-    assert result.text.startswith("out\nSTDERR:\nerr\nexit code 3, ")
-    assert (result.exit_code, result.is_error, result.tier) == (3, False, ToolTier.CONTAINED)
-    assert (await tools.text("bash", cmd="true")).startswith("(no output)\nexit code 0, ")
-    slow = await tools.call("bash", cmd="echo begun; sleep 60 | sleep 60", timeout_ms=300)
-    assert "begun" in slow.text
-    assert "its time limit" in slow.text
-    assert (slow.exit_code, slow.is_error) == (124, True)
-    short = await tools.call("bash", cmd="sleep 60", timeout_s=0.2)
-    assert short.exit_code == 124
-
-
 async def test_of_a_flood_beginning_and_end_are_told(tools: Tools) -> None:
     result = await tools.call("bash", cmd="echo first; head -c 3000000 /dev/zero | tr '\\0' x; echo; echo last")
     assert result.truncated
@@ -211,119 +168,7 @@ async def test_of_a_flood_beginning_and_end_are_told(tools: Tools) -> None:
     assert "bytes left out]" in result.text
 
 
-async def test_progress_streams_while_a_command_runs(tools: Tools) -> None:
-    request = ToolRequest(tools.session, "bash", {"cmd": "echo one; while [ ! -e go ]; do sleep 0.01; done; echo two"})
-    async with tools.host.execute_tool(request) as stream:
-        events = aiter(stream)
-        assert await anext(events) == ToolProgress(Stream.STDOUT, "one\n")
-        await tools.call("write_file", path="go", content="")
-        assert await anext(events) == ToolProgress(Stream.STDOUT, "two\n")
-        assert isinstance(await anext(events), ToolResult)
-
-
-async def test_a_named_shell_remembers(tools: Tools) -> None:
-    await tools.call("bash", shell="a", cmd="mkdir d; cd d; export X=1; Y='2 3'; f() { echo f $1; }; alias g='f you'")
-    told = await tools.text("bash", shell="a", cmd='basename $PWD; sh -c "echo $X"; echo "$Y"; g')
-    assert told.startswith("d\n1\n2 3\nf you\n")
-    assert (await tools.text("bash", shell="b", cmd="echo [$X]")).startswith("[]\n")
-    assert (await tools.call("bash", shell="a", cmd="cd /; exit 9")).exit_code == 9
-    assert (await tools.text("bash", shell="a", cmd="pwd")).startswith("/\n")
-    assert (await tools.call("bash", shell="a", cmd="cd /usr; sleep 60", timeout_ms=200)).is_error
-    assert (await tools.text("bash", shell="a", cmd="pwd; false || echo on")).startswith("/usr\non\n")
-    assert "name of up to 64" in await tools.problem("bash", shell="../x", cmd="pwd")
-
-
-@pytest.mark.root
-async def test_a_rollback_brings_back_the_shell_of_that_moment(walled: Tools) -> None:
-    await walled.call("bash", shell="a", cmd="X=then")
-    await walled.host.turn_complete(TurnRequest(walled.session))
-    await walled.call("bash", shell="a", cmd="X=now")
-    await walled.host.rollback(RollbackRequest(walled.session, "1"))
-    assert (await walled.text("bash", shell="a", cmd="echo $X")).startswith("then\n")
-
-
-# ---- git -------------------------------------------------------------------------------------------------------
-
-
-async def repository(tools: Tools) -> None:
-    await tools.shell("git init -q . && git config user.name A && git config user.email a@example.com")
-    await tools.call("write_file", path="f", content="one\n")
-
-
-async def test_a_repository_from_the_first_commit_on(tools: Tools) -> None:
-    await repository(tools)
-    assert await tools.text("git_status") == "?? f"
-    assert await tools.text("git_add", paths=["f"]) == "(no output)"
-    assert "+one" in await tools.text("git_diff", staged=True)
-    assert "first" in await tools.text("git_commit", message="first")
-    await tools.call("write_file", path="f", content="two\n")
-    assert "-one\n+two" in await tools.text("git_diff", ref="HEAD", path="f")
-    assert (await tools.text("git_log", n=1)).split(" ", 1)[1].startswith("A 20")
-    assert "+one" in await tools.text("git_show")
-    assert "blank" in await tools.problem("git_commit", message=" ")
-    failed = await tools.call("git_show", ref="nowhere")
-    assert (failed.is_error, failed.exit_code) == (True, 128)
-
-
-async def test_clone_fetch_pull_push(tools: Tools) -> None:
-    await repository(tools)
-    await tools.shell(
-        "git add f; git commit -qm first; git clone -q --bare . there.git; git remote add origin there.git"
-    )
-    assert not (await tools.call("git_clone", args=["there.git", "copy"])).is_error
-    assert await tools.content("copy/f") == b"one\n"
-    await tools.shell("echo two >f; git commit -qam second")
-    assert not (await tools.call("git_push", args=["origin", "HEAD"])).is_error
-    assert not (await tools.call("git_fetch", args=["origin"])).is_error
-    branch = await tools.shell("git branch --show-current")
-    assert not (await tools.call("git_pull", args=["origin", branch])).is_error
-
-
-async def test_options_are_not_smuggled_in_as_names(tools: Tools) -> None:
-    await repository(tools)
-    await tools.shell("git add f; git commit -qm first")
-    for tool in ("git_diff", "git_log", "git_show"):
-        assert "starts with -" in await tools.problem(tool, ref="--output=written")
-    await tools.call("git_diff", path="--output=written")
-    await tools.call("git_add", paths=["--output=written"])
-    assert await tools.call("git_commit", message="--amend")
-    assert "written" not in await tools.text("list_dir")
-
-
-async def test_what_a_repository_wants_to_run_neither_hangs_nor_changes_what_is_told(tools: Tools) -> None:
-    await repository(tools)
-    await tools.shell("git add f; git commit -qm first; echo two >f")
-    await tools.shell(
-        "git config core.pager 'sleep 60'; git config core.editor 'sleep 60'; git config diff.external 'echo fooled';"
-        "git config pager.log 'sleep 60'; git config color.ui always; git config core.askPass 'sleep 60'"
-    )
-    for tool in ("git_log", "git_show", "git_diff", "git_status"):
-        result = await tools.call(tool, timeout_s=20)
-        assert not result.is_error, result.text
-        assert "fooled" not in result.text
-        assert "\x1b" not in result.text
-    await tools.shell("git config core.fsmonitor 'sleep 60'")
-    stopped = await tools.call("git_status", timeout_s=1)
-    assert stopped.duration_s < 20
-    assert stopped.is_error
-
-
 # ---- once ------------------------------------------------------------------------------------------------------
-
-
-async def test_a_call_that_is_repeated_is_done_once(tools: Tools) -> None:
-    first = await tools.call("bash", call_id="b", cmd="echo x >>ran; cat ran")
-    assert await tools.call("bash", call_id="b", cmd="echo x >>ran; cat ran") == first
-    await tools.call("write_file", path="f", content="aa")
-    edit: dict[str, Any] = {"path": "f", "old_string": "a", "new_string": "ab", "replace_all": True}
-    told = await tools.call("edit_file", call_id="e", **edit)
-    assert await tools.call("edit_file", call_id="e", **edit) == told
-    assert await tools.content("f") == b"abab"
-    assert await tools.content("ran") == b"x\n"
-    many = await asyncio.gather(*(tools.call("bash", call_id="m", cmd="sleep 0.1; echo y >>ran") for _ in range(8)))
-    assert len(set(map(id, many))) == 8
-    assert {result.text for result in many} == {many[0].text}
-    assert await tools.content("ran") == b"x\ny\n"
 
 
 async def test_a_large_result_is_told_again(tools: Tools) -> None:
@@ -346,23 +191,6 @@ async def test_an_engine_that_comes_later_knows_what_was_done(settings: Settings
         assert (await tools.call("bash", call_id="c", cmd="echo x >>ran; wc -l <ran")).blocks == counted.blocks
         assert await tools.content("ran") == b"x\n"
         await clean_up(host)
-
-
-@pytest.mark.root
-async def test_a_rollback_forgets_the_calls_after_it(walled: Tools) -> None:
-    await walled.call("write_file", call_id="kept", path="f", content="a")
-    await walled.host.turn_complete(TurnRequest(walled.session))
-    edit: dict[str, Any] = {"path": "f", "old_string": "a", "new_string": "b"}
-    await walled.call("edit_file", call_id="gone", **edit)
-    await walled.call("bash", call_id="ran", cmd="echo x >>ran")
-    await walled.host.rollback(RollbackRequest(walled.session, "1"))
-    assert await walled.content("f") == b"a"
-    assert (await walled.call("edit_file", call_id="gone", **edit)).text == "edited f: 1 replacement made"
-    await walled.call("bash", call_id="ran", cmd="echo x >>ran")
-    assert await walled.content("ran") == b"x\n"
-    kept = await walled.call("write_file", call_id="kept", path="f", content="never")
-    assert kept.text == "wrote 1 bytes to f"
-    assert await walled.content("f") == b"b"
 
 
 @pytest.mark.root

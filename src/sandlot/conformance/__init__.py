@@ -8,6 +8,7 @@ from sandlot.conformance.files import (
 )
 from sandlot.conformance.runtime import RUNTIME_CHECKS, RUNTIME_DEVIATIONS
 from sandlot.conformance.storage import STORAGE_CHECKS, conform_storage
+from sandlot.conformance.tools import TOOL_CHECKS, conform_tools
 from sandlot.conformance.volumes import VOLUME_CHECKS, VolumeStage, conform_volumes
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "RUNTIME_CHECKS",
     "RUNTIME_DEVIATIONS",
     "STORAGE_CHECKS",
+    "TOOL_CHECKS",
     "VOLUME_CHECKS",
     "Broken",
     "Check",
@@ -27,6 +29,7 @@ __all__ = [
     "conform",
     "conform_files",
     "conform_storage",
+    "conform_tools",
     "conform_volumes",
     "is_conforming",
 ]
