@@ -28,6 +28,7 @@ enum {
     STARTED_DELAY_MS = 2,   /* a short command's start, output and end travel in one message */
     TERMINAL_LINGER_MS = 200,
     LAST_WORDS_MS = 2000,
+    PARTING_MS = 20,
 };
 
 static int host, events;
@@ -41,6 +42,7 @@ static bool want_write, pong_due, broken_due;
 static uint64_t pong_token, count_token;
 static bool counted_due;
 static int counted, limit_error;
+static bool parting; /* we are about to be kept on disk, or are back and have not been greeted yet */
 static uint32_t broken_reason;
 static uint64_t broken_id;
 static int64_t held_since_ms; /* when the news of a start was first held back; 0: none is */
@@ -387,6 +389,7 @@ static void on_resume(const struct frame *frame) {
     }
     memcpy(sync_nonce, frame->payload, NONCE_BYTES);
     sync_state = SYNC_WELCOME;
+    parting = false;
     for (struct process *p = processes; p; p = p->next) {
         p->listed = p->started_sent = p->result_sent = p->stdin_close_sent = false;
         p->stdin_acked_sent = 0;
@@ -478,6 +481,11 @@ static void on_frame(const struct frame *frame) {
         counted_due = true;
         count_token = get_u64(frame->payload);
         counted = tree_others(get_u32(frame->payload + 8) ? SIGKILL : 0);
+    } else if (frame->type == FRAME_PART && frame->length == 8) {
+        counted_due = true;
+        count_token = get_u64(frame->payload);
+        counted = tree_unkeepable(sentry_root());
+        parting = counted == 0;
     } else if (frame->type == FRAME_LIMIT && frame->length == 8) {
         /* Nothing runs under a limit that does not hold. */
         limit_error = sentry_limit(get_u64(frame->payload));
@@ -752,6 +760,7 @@ static void prepare(int socket, bool whole_namespace) {
 
 static int patience(bool held_back) {
     if (held_back) return STARTED_DELAY_MS;
+    if (parting) return PARTING_MS;
     for (struct process *p = processes; p; p = p->next)
         if (p->exited && p->terminal && !p->outputs[0].ended) return TERMINAL_LINGER_MS / 4;
     return -1;
@@ -768,6 +777,14 @@ static bool handle(struct watch *watch, uint32_t what) {
     return true;
 }
 
+/* After a checkpoint our line is another socket of the host, and gVisor tells of nothing that comes there before it is
+ * asked to watch it. Nothing tells us that we are back either. So we ask again and again, until someone greets us. */
+static bool listen_again(void) {
+    watch_set(&host_watch, false, 0);
+    watch_set(&host_watch, true, EPOLLIN);
+    return true;
+}
+
 _Noreturn void guest_serve(int socket, bool whole_namespace) {
     prepare(socket, whole_namespace);
     bool writing = false, held_back = false;
@@ -779,6 +796,7 @@ _Noreturn void guest_serve(int socket, bool whole_namespace) {
         }
         struct epoll_event ready[EVENTS];
         int count = epoll_wait(events, ready, EVENTS, patience(held_back));
+        if (parting && listen_again()) writing = false;
         for (int i = 0; i < count; i++)
             if (!handle(ready[i].data.ptr, ready[i].events)) finish(whole_namespace);
         linger();

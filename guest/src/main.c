@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -13,6 +14,7 @@
 #include "guest.h"
 #include "keeper.h"
 #include "raw.h"
+#include "runsc.h"
 #include "sentry.h"
 #include "wire.h"
 
@@ -94,12 +96,13 @@ int main(int argc, char **argv) {
         sentry_begin();
         guest_serve(move_line(), true);
     }
+    if (argc > 3 && strcmp(argv[1], "enter") == 0) return runsc_enter(atoi(argv[2]), argv + 3);
     if (strcmp(verb, "keeper") == 0) return run_sealed(argv);
     if (strcmp(verb, SEALED) == 0) {
         scrub(argc, argv);
         forget_ignored_signals();
         return keeper_run();
     }
-    fprintf(stderr, "usage: sandlot-keeper keeper | guest | sentry | filter | version | true\n");
+    fprintf(stderr, "usage: sandlot-keeper keeper | guest | sentry | enter PIDFD WORD... | filter | version | true\n");
     return 2;
 }

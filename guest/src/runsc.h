@@ -27,6 +27,10 @@ _Noreturn void runsc_boot(const struct runsc_plan *plan);
 int runsc_swap(pid_t pid, int pidfd, int new_root, int *old);
 const char *runsc_error(void);
 
+/* Runs a program in the namespaces of a sandbox, as a child of this process: what runsc's own verbs need, because its
+ * state and its sockets are seen there only. Gives its exit code; 125 when it was not run, 137 when it was killed. */
+int runsc_enter(int pidfd, char **words);
+
 /* The root that the sandbox sees, as a descriptor that only names it; -1 when it is gone. */
 int runsc_root(pid_t pid);
 

@@ -10,4 +10,8 @@ void tree_signal(pid_t root, int signal_number);
  * signal number each of them gets it first. */
 int tree_others(int signal_number);
 
+/* How many things are in use that gVisor cannot keep on disk, and would end of: files below this root that have no name
+ * any more, and TCP sockets of a process that has an epoll, which may watch them. */
+int tree_unkeepable(const char *root);
+
 #endif

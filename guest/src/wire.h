@@ -33,6 +33,7 @@ enum {
     FRAME_RELEASE = 9,   /* forget a finished process */
     FRAME_PING = 10,     /* u64 token */
     FRAME_COUNT = 11,    /* u64 token, u32 end: how many processes there are but you; 1: kill them first */
+    FRAME_PART = 13,     /* u64 token: you are about to be kept on disk; answered by COUNTED, how many things forbid it */
     FRAME_LIMIT = 12,    /* u64 processes that there may be but you, 0: any number; under gVisor only */
 };
 

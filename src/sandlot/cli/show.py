@@ -41,6 +41,7 @@ async def run(context: Context) -> int:
 
 def _facts(session: SessionInfo, now: float) -> list[tuple[str, str]]:
     reason = f" ({session.reason})" if session.reason else ""
+    reason += ", its memory is on disk" if session.sleeps else ""
     return [
         ("id", session.session_id),
         ("state", f"{session.state}{reason}"),

@@ -123,11 +123,13 @@ class Sessions(Protocol):
         """Everything in it stands still, uses no processor and keeps its state; timeouts of calls stand still too. New
         calls and file verbs are refused with SessionPaused from now on; only one that was paused because it was idle is
         woken by them. It can be told of, have snapshots taken, be forked and be destroyed. Pausing it again does
-        nothing.
+        nothing. With `memory`, its processes are written to disk and free what they used; also of one that is paused.
 
         Raises InvalidArgument, SessionNotFound, SessionDestroying, SessionFailed, ToolsInFlight when calls must not be
-        frozen and do not end in time, CapabilityNotSupported where processes cannot be frozen, DeadlineExceeded,
-        Unavailable; then nothing has changed.
+        frozen and do not end in time, CapabilityNotSupported where processes cannot be frozen or kept, InvalidState
+        when one of them holds what cannot be kept, LimitReached when the disk has no room for them, DeadlineExceeded,
+        Unavailable; then nothing has changed. Only when that turns out halfway processes are lost: then it has failed,
+        with its files.
         """
         ...
 
@@ -135,7 +137,7 @@ class Sessions(Protocol):
         """It goes on where it stood. One that is not paused does already.
 
         Raises InvalidArgument, SessionNotFound, SessionDestroying, SessionFailed, InvalidState when its time is up,
-        DeadlineExceeded, Unavailable.
+        DeadlineExceeded, Unavailable; then it is still paused, unless it has failed.
         """
         ...
 

@@ -30,6 +30,7 @@ class StartPlan:
     range: int  # which range of ids is the session's own
     resources: Resources = field(default_factory=Resources)  # to be held from the beginning
     mounts: tuple[MountPlan, ...] = ()
+    image: Path | None = None  # a directory that `checkpoint` filled: the guest goes on from there, with all in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +223,8 @@ class Runtime(Protocol):
         ...
 
     async def start(self, plan: StartPlan, on_end: Callable[[str], None]) -> Guest:
-        """Start a guest and wait until it answers. `on_end` is called once, when it is gone.
+        """Start a guest and wait until it answers. `on_end` is called once, when it is gone. One that goes on from an
+        image is to be asked what it knows, and to be told to begin, as one that was found.
 
         Raises Unavailable, DeadlineExceeded, CapabilityNotSupported.
         """
@@ -242,6 +244,13 @@ class Runtime(Protocol):
 
     async def swap(self, plan: StartPlan) -> None:
         """Put a living guest on another root. Raises Unavailable, CapabilityNotSupported."""
+        ...
+
+    async def checkpoint(self, name: str, image: Path) -> None:
+        """Keep a guest, and all in it, in an empty directory, and end it. All that was told to it before has been
+        heard; `on_end` is not called. Raises CapabilityNotSupported, LimitReached when the disk has no room,
+        InvalidState when something in it cannot be kept, DeadlineExceeded, Unavailable; then the guest goes on, or is
+        gone if that turned out halfway: `Guest.is_alive` tells."""
         ...
 
     async def stop(self, name: str) -> None:

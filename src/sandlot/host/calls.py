@@ -5,7 +5,7 @@ import errno
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,11 +14,9 @@ from sandlot.host.call_timer import CallTimer
 from sandlot.host.output import OutputLog
 from sandlot.host.runtimes.link import error_words
 from sandlot.model import (
-    CallEvent,
     CallRecord,
     CallRequest,
     CallResult,
-    CallStarted,
     CallState,
     InvalidArgument,
     InvalidState,
@@ -130,6 +128,8 @@ class LiveCall:
         self._stdin_sent = 0
         self._stdin_taken = 0
         self._stdin_closed = not (ticket.stdin or ticket.terminal)
+        self._is_parted = False
+        self._when_back: list[Callable[[], None]] = []
 
     def begin(self, process: GuestProcess) -> None:
         self._process = process
@@ -168,6 +168,22 @@ class LiveCall:
         self.begin(process)
         for stream, offset in self.log.written.items():
             process.acknowledge(stream, offset)
+
+    def part(self) -> None:
+        """Its guest is about to go. What it is told from now on waits until another one knows of the call."""
+        self._is_parted = True
+
+    def rejoin(self, process: GuestProcess) -> None:
+        """A guest that goes on where the one before stopped."""
+        self._process, self._is_parted = process, False
+        for stream, offset in self.log.written.items():
+            process.acknowledge(stream, offset)
+        if self._discarding:
+            self._discard()
+        when_back, self._when_back = self._when_back, []
+        for then in when_back:
+            then()
+        self._wake()
 
     # ---- what the guest says -----------------------------------------------------------------------------------
 
@@ -330,12 +346,16 @@ class LiveCall:
 
     def terminate(self) -> None:
         """TERM, then KILL, to all that descends from the command; a guest that cannot do that is at fault itself."""
-        if self._process and self._ended is None and self.lost is None:
+        if self._is_parted:
+            self._when_back.append(self.terminate)
+        elif self._process and self._ended is None and self.lost is None:
             self._process.signal(signal.SIGTERM, tree=True)
             self._timer.set(limits.TERMINATE_GRACE_S, self.kill)
 
     def kill(self) -> None:
-        if self._process and self._ended is None and self.lost is None:
+        if self._is_parted:
+            self._when_back.append(self.kill)
+        elif self._process and self._ended is None and self.lost is None:
             self._process.signal(signal.SIGKILL, tree=True)
             self._timer.set(limits.KILL_DEADLINE_S, self._unkillable)
 
@@ -381,7 +401,7 @@ class LiveCall:
         while view and not self._stdin_closed:
             self.check()
             room = min(self._stdin_taken + STDIN_CREDIT - self._stdin_sent, _STDIN_PIECE, len(view))
-            if room <= 0:
+            if room <= 0 or self._is_parted:
                 await self.changed()
                 continue
             assert self._process is not None
@@ -390,20 +410,26 @@ class LiveCall:
             view = view[room:]
 
     def close_stdin(self) -> None:
-        if self._process and not self._stdin_closed:
+        if self._is_parted:
+            self._when_back.append(self.close_stdin)
+        elif self._process and not self._stdin_closed:
             self._process.close_stdin()
 
     def signal(self, number: int) -> None:
         if number not in signal.valid_signals():
             raise InvalidArgument(f"{number} is not a signal")
-        if self._process and self._ended is None:
+        if self._is_parted:
+            self._when_back.append(lambda: self.signal(number))
+        elif self._process and self._ended is None:
             self._process.signal(number)
 
     def resize(self, rows: int, columns: int) -> None:
         size = TerminalSize(rows, columns)
         if not self.ticket.terminal:
             raise InvalidState("the call has no terminal", next_step="start it with a terminal size")
-        if self._process and self._ended is None:
+        if self._is_parted:
+            self._when_back.append(lambda: self.resize(rows, columns))
+        elif self._process and self._ended is None:
             self._process.resize(size)
 
     def told(self) -> CallRecord:
@@ -415,81 +441,3 @@ class LiveCall:
         if self.lost is not None:
             return CallState.LOST
         return CallState.ENDED if self.result else CallState.RUNNING
-
-
-class LiveStream:
-    """One reader of a call, from its beginning."""
-
-    def __init__(self, live: LiveCall) -> None:
-        self._live = live
-
-    @property
-    def call_id(self) -> str:
-        return self._live.ticket.call_id
-
-    async def __aiter__(self) -> AsyncIterator[CallEvent]:
-        live, position, started = self._live, 0, False
-        while True:
-            if not started and live.pid is not None:
-                started = True
-                yield CallStarted(live.ticket.call_id, live.pid)
-            near = live.log.is_near(position)
-            found = live.log.read(position) if near else await asyncio.to_thread(live.log.read, position)
-            if found:
-                position = found.position
-                yield found.event
-            elif live.result is not None:
-                live.check()
-                yield live.result
-                return
-            else:
-                live.check()
-                await live.changed()
-
-    async def result(self) -> CallResult:
-        return await self._live.wait()
-
-    async def write_stdin(self, data: bytes) -> None:
-        await self._live.write_stdin(data)
-
-    async def close_stdin(self) -> None:
-        self._live.close_stdin()
-
-    async def signal(self, number: int) -> None:
-        self._live.signal(number)
-
-    async def resize(self, rows: int, columns: int) -> None:
-        self._live.resize(rows, columns)
-
-
-class RecordedStream:
-    """A call that ended before anyone looked; read from the journal and its file."""
-
-    def __init__(self, result: CallResult | None, log: OutputLog, call_id: str) -> None:
-        self._result = result
-        self._log = log
-        self.call_id = call_id
-
-    async def __aiter__(self) -> AsyncIterator[CallEvent]:
-        position = 0
-        while found := await asyncio.to_thread(self._log.read, position):
-            position = found.position
-            yield found.event
-        yield await self.result()
-
-    async def result(self) -> CallResult:
-        if self._result is None:
-            raise Unavailable(f"call {self.call_id} was lost with its guest", call_id=self.call_id)
-        return self._result
-
-    async def write_stdin(self, data: bytes) -> None:
-        del data  # it has ended: nobody reads
-
-    async def close_stdin(self) -> None:
-        return
-
-    async def signal(self, number: int) -> None:
-        del number
-
-    async def resize(self, rows: int, columns: int) -> None:
-        del rows, columns

@@ -21,6 +21,7 @@ class SnapshotRow:
     created: float
     point: str  # what the storage needs
     last_process_id: int  # the newest call that the snapshot knows
+    memory: str = ""  # the image of the processes that ran, if it has one
 
     def told(self, space_bytes: int | None = None) -> Snapshot:
         return Snapshot(self.session_id, self.name, self.kind, self.created, self.turn, self.parent, space_bytes)
@@ -56,7 +57,7 @@ class History:
         """A snapshot, the turn that it closes, and where the session goes on."""
 
         def write(db: sqlite3.Connection) -> None:
-            db.execute("INSERT INTO snapshots VALUES (?,?,?,?,?,?,?,?,?)", _snapshot_values(row))
+            db.execute("INSERT INTO snapshots VALUES (?,?,?,?,?,?,?,?,?,?)", _snapshot_values(row))
             sql = "UPDATE sessions SET volume_state = ?, head = ?, changing = '' WHERE session_id = ?"
             db.execute(sql, (volume_state, row.name, row.session_id))
             self._write_turn(db, turn)
@@ -136,7 +137,7 @@ class History:
         """All that belongs to a session that came from elsewhere; from now on it is one like others."""
 
         def write(db: sqlite3.Connection) -> None:
-            sql = "INSERT INTO snapshots VALUES (?,?,?,?,?,?,?,?,?)"
+            sql = "INSERT INTO snapshots VALUES (?,?,?,?,?,?,?,?,?,?)"
             db.executemany(sql, map(_snapshot_values, snapshots))
             db.executemany("INSERT INTO turns VALUES (?,?,?,?,?,?,?)", map(_turn_values, turns))
             write_calls(db, calls)
@@ -219,7 +220,7 @@ def _forget_answers(db: sqlite3.Connection, session_id: str, names: Iterable[str
 
 def _snapshot_values(row: SnapshotRow) -> tuple[object, ...]:
     head = (row.session_id, row.name, row.serial, str(row.kind), row.turn, row.parent, row.created)
-    return (*head, row.point, row.last_process_id)
+    return (*head, row.point, row.last_process_id, row.memory)
 
 
 def _turn_values(row: TurnRow) -> tuple[object, ...]:

@@ -54,6 +54,7 @@ class SessionRow:
     forgotten: int = 0  # the newest call that a rollback may have removed: numbers up to it are not given again
     paused_at: float = 0.0  # 0: it is not paused
     active_at: float = 0.0  # when something was last done in it, as far as that was written down
+    memory: str = ""  # the image of its processes, while it sleeps
 
 
 @dataclass(frozen=True, slots=True)

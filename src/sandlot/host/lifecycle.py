@@ -15,7 +15,7 @@ from sandlot.host.background import Background
 from sandlot.host.choices import Choices, check_wishes, grant, session_capabilities
 from sandlot.host.journal import SessionRow
 from sandlot.host.journal_writer import JournalError
-from sandlot.host.listing import list_sessions
+from sandlot.host.listing import list_sessions, space_used
 from sandlot.host.output import remove_outputs
 from sandlot.host.parts import HostParts, HostSettings
 from sandlot.host.pool import WarmPools, can_be_limited
@@ -32,7 +32,6 @@ from sandlot.model import (
     DeadlineExceeded,
     EventKind,
     MaxSessionsReached,
-    NotFound,
     Resources,
     SandlotError,
     SessionEvent,
@@ -204,11 +203,7 @@ class Lifecycle:
 
     async def get(self, session_id: str) -> SessionInfo:
         session = self.find(session_id)
-        try:
-            used = await self._storage(session).usage(session.volume.state) if session.volume else None
-        except NotFound:
-            used = None
-        return session.info(used)
+        return session.info(await space_used(session, self._storage(session), self._parts.memories))
 
     async def list(self, query: SessionFilter) -> SessionPage:
         self.check_open()
@@ -441,9 +436,11 @@ class Lifecycle:
             await self._parts.runtimes[row.runtime].stop(row.volume)
             session.guest = None
             await failpoints.reach("destroy: guest ended")
+            images = [session.row.memory, *(snapshot.memory for snapshot in session.snapshots.values())]
             await self._storage(session).release(*session.give_up_files())
             await failpoints.reach("destroy: volume released")
             await asyncio.to_thread(remove_outputs, self._outputs / row.volume)
+            await asyncio.to_thread(self._parts.memories.remove, *images)
             await self._forget(row.session_id)
             self._sessions.pop(row.session_id, None)
         self._vessels.free(row.id_range)

@@ -1,9 +1,12 @@
-"""A page of sessions, as they are told to whoever asks for a list."""
+"""Sessions as they are told of: a page of them, and the space of one."""
 
+import asyncio
 from collections.abc import Iterable
 
+from sandlot.contracts.storage import Storage
+from sandlot.host.memories import Memories
 from sandlot.host.session import Session
-from sandlot.model import InvalidArgument, SessionFilter, SessionPage
+from sandlot.model import InvalidArgument, NotFound, SessionFilter, SessionPage
 
 
 def list_sessions(sessions: Iterable[Session], query: SessionFilter) -> SessionPage:
@@ -22,3 +25,14 @@ def list_sessions(sessions: Iterable[Session], query: SessionFilter) -> SessionP
     page = found[: query.limit]
     more = len(found) > len(page)
     return SessionPage(tuple(session.info() for session in page), str(page[-1].row.serial) if more else None)
+
+
+async def space_used(session: Session, storage: Storage, memories: Memories) -> int | None:
+    """On disk, what sleeps included. None: it cannot be told."""
+    try:
+        used = await storage.usage(session.volume.state) if session.volume else None
+    except NotFound:
+        return None
+    if used is not None and session.row.memory:
+        used += await asyncio.to_thread(memories.used, session.row.memory)
+    return used

@@ -27,6 +27,7 @@ from sandlot.host.session import Session
 from sandlot.host.under_way import UnderWay
 from sandlot.model import (
     Capability,
+    InvalidState,
     LimitReached,
     MoveProgress,
     MoveRequest,
@@ -115,6 +116,8 @@ class Moving:
         row = session.row
         if row.state not in _MOVABLE:
             raise refusal(row.session_id, row.state, "it cannot be moved", row.reason)
+        if row.memory and row.state is SessionState.PAUSED:
+            raise InvalidState(f"session {row.session_id} sleeps", next_step="resume it", session_id=row.session_id)
         if session.volume is None:
             raise Unavailable(f"the files of session {row.session_id} are not there", session_id=row.session_id)
         if attended := sum(live.is_attended and live.result is None for live in session.live.values()):

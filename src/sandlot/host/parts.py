@@ -6,6 +6,7 @@ from pathlib import Path
 
 from sandlot.contracts.runtime import Runtime
 from sandlot.host.journal import Journal
+from sandlot.host.memories import Memories
 from sandlot.host.runtimes.keeper import Keeper
 from sandlot.host.storages import Storages
 from sandlot.host.templates.store import TemplateStore
@@ -41,3 +42,4 @@ class HostParts:
     templates: TemplateStore
     keeper: Keeper
     journal: Journal
+    memories: Memories

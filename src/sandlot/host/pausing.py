@@ -15,6 +15,7 @@ from sandlot.host.lifecycle import Lifecycle
 from sandlot.host.parts import HostParts
 from sandlot.host.rests import Rests
 from sandlot.host.session import Session
+from sandlot.host.sleeping import Sleeping
 from sandlot.host.under_way import UnderWay
 from sandlot.model import (
     Capability,
@@ -32,11 +33,12 @@ from sandlot.model.capability import need
 
 
 class Pausing:
-    def __init__(self, lifecycle: Lifecycle, parts: HostParts, drain_s: float) -> None:
+    def __init__(self, lifecycle: Lifecycle, parts: HostParts, sleeping: Sleeping, drain_s: float) -> None:
         """`drain_s`: how long calls may end first, where nothing is asked for."""
         self._drain_s = drain_s
         self._lifecycle = lifecycle
         self._parts = parts
+        self._sleeping = sleeping
         self._rests = Rests(parts.journal)
         self._under_way = UnderWay()
 
@@ -47,20 +49,35 @@ class Pausing:
     async def pause(self, request: PauseRequest) -> SessionInfo:
         session = self._lifecycle.find(request.session_id)
         drain_s = self._drain_s if request.drain_s is None else request.drain_s
-        await self.stop(session, PauseReason.ASKED, drain_s=drain_s, freeze=request.freeze)
+        if request.memory:
+            self._sleeping.need(session)
+        await self.stop(session, PauseReason.ASKED, drain_s=drain_s, freeze=request.freeze, memory=request.memory)
         return session.info()
 
-    async def stop(self, session: Session, reason: PauseReason, *, drain_s: float = 0.0, freeze: bool = True) -> None:
-        """Nothing is changed when it raises."""
-        if session.row.state is SessionState.PAUSED and session.row.reason == reason:
+    async def stop(
+        self,
+        session: Session,
+        reason: PauseReason,
+        *,
+        drain_s: float = 0.0,
+        freeze: bool = True,
+        memory: bool = False,
+    ) -> None:
+        """Nothing is changed when it raises, unless memory was to be kept and its processes did not survive that."""
+        if _is_done(session, reason, memory=memory):
             return
         transition(session.row.session_id, session.row.state, SessionEvent.PAUSE)
-        group = self._group(session)
+        group = None if session.row.memory else self._group(session)
         # Whoever comes while an idle session is being paused will wake it.
         async with session.gate.shut_to_pause(refuse=reason != PauseReason.IDLE):
             transition(session.row.session_id, session.row.state, SessionEvent.PAUSE)  # it may have ended meanwhile
             await self._drain(session, drain_s, freeze=freeze)
-            await self._under_way.unbroken(self._stop(session, group, reason))
+            if group is None:
+                await self._under_way.unbroken(self._say_why(session, reason))
+            elif memory:
+                await self._under_way.unbroken(self._sleep(session, reason))
+            else:
+                await self._under_way.unbroken(self._stop(session, group, reason))
 
     async def resume(self, session_id: str) -> SessionInfo:
         session = self._lifecycle.find(session_id)
@@ -79,7 +96,10 @@ class Pausing:
         self._need_time(session)
         async with session.gate.shut_when_open(gate.RESUMPTION):
             if transition(session.row.session_id, session.row.state, SessionEvent.RESUME) != session.row.state:
-                await self._under_way.unbroken(self._go_on(session, self._group(session)))
+                if session.row.memory:
+                    await self._under_way.unbroken(self._sleeping.wake(session))
+                else:
+                    await self._under_way.unbroken(self._go_on(session, self._group(session)))
                 self._lifecycle.changed.set()
 
     def _group(self, session: Session) -> Group:
@@ -103,6 +123,21 @@ class Pausing:
                 session_id=session.row.session_id,
                 count=running,
             )
+
+    async def _sleep(self, session: Session, reason: PauseReason) -> None:
+        row = session.row
+        session.hold_calls()
+        try:
+            await self._sleeping.sleep(session, reason, row.paused_at or time.time())
+        except BaseException:  # undone, then raised again
+            if row.state is SessionState.ACTIVE:
+                session.release_calls(0.0)
+            raise
+
+    async def _say_why(self, session: Session, reason: PauseReason) -> None:
+        """One that sleeps does already what a pause wants."""
+        await self._rests.set_paused(session.row.session_id, reason, session.row.paused_at)
+        session.row = replace(session.row, reason=reason)
 
     async def _stop(self, session: Session, group: Group, reason: PauseReason) -> None:
         row = session.row
@@ -159,3 +194,8 @@ class Pausing:
         except SandlotError as error:
             session.on_wedged(error.message)
             raise
+
+
+def _is_done(session: Session, reason: PauseReason, *, memory: bool) -> bool:
+    row = session.row
+    return row.state is SessionState.PAUSED and row.reason == reason and bool(row.memory or not memory)

@@ -1,6 +1,7 @@
 """What an earlier engine left: brought together with what the journal says."""
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -15,6 +16,7 @@ from sandlot.host.output import last_output, remove_other_outputs
 from sandlot.host.parts import HostParts
 from sandlot.host.room import room
 from sandlot.host.session import Session
+from sandlot.host.sleeping import Sleeping
 from sandlot.host.turns import SNAPSHOT
 from sandlot.model import (
     CapabilityNotSupported,
@@ -33,11 +35,12 @@ _VOLUME_MISSING = "its volume is missing"
 
 
 class Recovery:
-    def __init__(self, lifecycle: Lifecycle, parts: HostParts, outputs: Path) -> None:
+    def __init__(self, lifecycle: Lifecycle, parts: HostParts, outputs: Path, sleeping: Sleeping) -> None:
         self._lifecycle = lifecycle
         self._parts = parts
         self._history = History(parts.journal)
         self._outputs = outputs
+        self._sleeping = sleeping
 
     async def take_over(self) -> None:
         """Nothing acknowledged is lost, nothing that nobody asked for stays."""
@@ -48,6 +51,7 @@ class Recovery:
         for snapshot in await self._history.snapshots():
             if session := sessions.get(snapshot.session_id):
                 session.add_snapshot(snapshot)
+        await asyncio.to_thread(self._remove_other_images, tuple(sessions.values()))
         self._parts.storages.take_over = self._take_over_storage
         used = [name for name, storage in self._parts.storages.items() if storage.was_used()]
         for name in dict.fromkeys((*used, *(row.storage for row in rows))):
@@ -114,6 +118,7 @@ class Recovery:
         async with room(self._parts.storages[row.storage], session):
             guest = await runtime.start(session.start_plan(), ended)
         failpoints.reach("recover: guest started")
+        await self._sleeping.forget(session)
         await self._history.end(row.session_id)
         await self._parts.journal.set_state(row.session_id, SessionState.ACTIVE, event=EventKind.RECOVERED)
         failpoints.reach("recover: recorded")
@@ -131,6 +136,11 @@ class Recovery:
             await self._place(session)
         if session.volume is None:
             raise Unavailable(_VOLUME_MISSING)
+
+    def _remove_other_images(self, sessions: Sequence[Session]) -> None:
+        kept = {session.row.memory for session in sessions}
+        kept |= {snapshot.memory for session in sessions for snapshot in session.snapshots.values()}
+        self._parts.memories.remove(*self._parts.memories.others(kept))
 
     async def _end_strangers(self, known: set[str]) -> None:
         """Also those of sessions that have failed: their engine died before it ended them, or while it recovered
@@ -181,6 +191,13 @@ class Recovery:
         if row.state is SessionState.FAILED:
             return
         guest = await runtime.find(row.volume, partial(self._lifecycle.guest_ended, session))
+        try:
+            if row.memory and await self._sleeping.take_over(session, guest):
+                return
+        except SandlotError as error:
+            await self._fail_found(session, error.message)
+            return
+        row = session.row
         if guest is None:
             await self._fail_found(session, "its guest ended while no engine was there")
             return

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from sandlot.host.journal import Journal
 from sandlot.model import CallState, EventKind, PauseReason, SessionState
 
+CHECKPOINT = "checkpoint"  # what is under way with its processes, as the journal has it
+
 
 class Rests:
     def __init__(self, journal: Journal) -> None:
@@ -29,13 +31,35 @@ class Rests:
         """The same. Calls that ran do not age by the time that they stood still."""
 
         def write(db: sqlite3.Connection) -> None:
-            sql = "UPDATE sessions SET state = ?, reason = '', paused_at = 0, active_at = ? WHERE session_id = ?"
+            rest = "reason = '', paused_at = 0, memory = ''"
+            sql = f"UPDATE sessions SET state = ?, active_at = ?, {rest} WHERE session_id = ?"
             db.execute(sql, (str(SessionState.ACTIVE), time.time(), session_id))
             sql = "UPDATE calls SET paused_s = paused_s + ? WHERE session_id = ? AND state = ?"
             db.execute(sql, (paused_s, session_id, str(CallState.RUNNING)))
             self._journal.events.write(db, session_id, EventKind.RESUMED, why)
 
         return self._journal.begin(write, full=False, quick=True)
+
+    async def begin_checkpoint(self, session_id: str, image: str) -> None:
+        """From now on its guest may end, and its processes with it be in the image."""
+        sql = "UPDATE sessions SET changing = ?, memory = ? WHERE session_id = ?"
+        await self._journal.begin(lambda db: db.execute(sql, (CHECKPOINT, image, session_id)), full=False, quick=True)
+
+    async def set_asleep(self, session_id: str, reason: str, at: float) -> None:
+        """Its processes are in the image that was begun. Durable when it returns."""
+        sql = "UPDATE sessions SET state = ?, reason = ?, paused_at = ?, changing = '' WHERE session_id = ?"
+
+        def write(db: sqlite3.Connection) -> None:
+            db.execute(sql, (str(SessionState.PAUSED), reason, at, session_id))
+            if reason == PauseReason.EXPIRED:
+                self._journal.events.write(db, session_id, EventKind.EXPIRED)
+            self._journal.events.write(db, session_id, EventKind.PAUSED, reason)
+
+        await self._journal.begin(write, full=True)
+
+    async def forget_memory(self, session_id: str) -> None:
+        sql = "UPDATE sessions SET changing = '', memory = '' WHERE session_id = ?"
+        await self._journal.begin(lambda db: db.execute(sql, (session_id,)), full=False)
 
     async def set_expires(self, session_id: str, expires: float, detail: str) -> None:
         """Durable when it returns."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-VERSION = 4
+VERSION = 5
 
 _STEPS = {
     1: """
@@ -107,6 +107,10 @@ CREATE TABLE events (
 ALTER TABLE sessions ADD COLUMN paused_at REAL NOT NULL DEFAULT 0;
 ALTER TABLE sessions ADD COLUMN active_at REAL NOT NULL DEFAULT 0;
 ALTER TABLE calls ADD COLUMN paused_s REAL NOT NULL DEFAULT 0;
+""",
+    5: """
+ALTER TABLE sessions ADD COLUMN memory TEXT NOT NULL DEFAULT '';
+ALTER TABLE snapshots ADD COLUMN memory TEXT NOT NULL DEFAULT '';
 """,
 }
 

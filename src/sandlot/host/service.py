@@ -13,7 +13,7 @@ from sandlot.contracts.tool_stream import ToolStream
 from sandlot.host.audit import Auditor
 from sandlot.host.background import Background
 from sandlot.host.call_snapshots import SnapshottedStream
-from sandlot.host.calls import LiveStream, RecordedStream
+from sandlot.host.call_streams import LiveStream, RecordedStream
 from sandlot.host.choices import Choices, session_capabilities
 from sandlot.host.duties import Duties
 from sandlot.host.events import Events
@@ -32,6 +32,7 @@ from sandlot.host.parts import HostParts, HostSettings
 from sandlot.host.pausing import Pausing
 from sandlot.host.recovery import Recovery
 from sandlot.host.session import Session
+from sandlot.host.sleeping import Sleeping
 from sandlot.host.template_verbs import Templates
 from sandlot.host.tool_calls import ToolCalls
 from sandlot.host.tool_rows import ToolRows
@@ -101,10 +102,11 @@ class SandboxHostService:
         self.list_volumes, self.remove_volume = lockers.all, lockers.remove
         self._monitor = HealthMonitor(settings, parts, self._background, self._lifecycle.sessions)
         self._lifecycle.admit = self._monitor.admit
-        self._recovery = Recovery(self._lifecycle, parts, self._outputs)
+        sleeping = Sleeping(self._lifecycle, parts)
+        self._recovery = Recovery(self._lifecycle, parts, self._outputs, sleeping)
         changing = self._lifecycle.is_changing
         self._auditor = Auditor(parts, settings.data, self._outputs, self._lifecycle.volumes_at_work, changing)
-        self._pausing = Pausing(self._lifecycle, parts, settings.pause_drain_s)
+        self._pausing = Pausing(self._lifecycle, parts, sleeping, settings.pause_drain_s)
         self._duties = Duties(self._lifecycle, parts, self._pausing)
         self._files = files = FileVerbs(self._lifecycle.find, self._duties.ready, parts.runtimes)
         self.read_file, self.write_file, self.list_files = files.read_file, files.write_file, files.list_files

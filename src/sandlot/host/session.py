@@ -173,6 +173,7 @@ class Session:
             unlimited=self._wishes.unlimited,
             history_counts=self.history_counts,
             start_call=self.started.ticket.call_id if self.started else None,
+            sleeps=bool(row.memory) and row.state is SessionState.PAUSED,
         )
 
     def add_snapshot(self, row: SnapshotRow) -> None:
@@ -358,8 +359,14 @@ class Session:
         for live in self.live.values():
             live.release_hold(paused_s)
 
-    async def rest(self, guest: Guest) -> None:
-        """A guest of an earlier engine that is paused, and cannot be asked. All of its calls are recorded."""
+    def part_calls(self) -> None:
+        """Their guest goes, and another one will know of them."""
+        for live in self.live.values():
+            live.part()
+
+    async def rest(self, guest: Guest | None) -> None:
+        """A guest of an earlier engine that is paused, and cannot be asked; or none, of one that sleeps. Its calls are
+        all recorded."""
         self.last_process_id = max(self.row.forgotten, await self._journal.last_process_id(self.row.session_id))
         self.guest, self.is_heard = guest, False
 
@@ -390,7 +397,7 @@ class Session:
         self._journal.call_ended(CallRow(ticket.process_id, record, output), safe)
 
     async def resume_calls(self, guest: Guest) -> None:
-        """Take up the calls that a guest remembers from an earlier engine."""
+        """Take up the calls that a guest remembers, from an earlier engine or from before it slept."""
         recorded = {row.process_id: row for row in await self._journal.calls(self.row.session_id)}
         self.last_process_id = max(0, self.row.forgotten, *recorded)
         alive: set[int] = set()
@@ -417,6 +424,9 @@ class Session:
             ticket = Ticket.from_tag(self.row.session_id, known.process_id, known.tag)
         except (ValueError, IndexError) as error:
             raise Unavailable(f"the guest remembers a process that no host of ours started: {error}") from None
+        if (live := self.live.get(ticket.call_id)) is not None:
+            live.rejoin(guest.adopt(known, live))
+            return
         live = self._live_call(ticket)
         self._watch_limits(live)
         live.paused_s = row.paused_s if row else 0.0

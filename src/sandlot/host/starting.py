@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from sandlot.contracts.runtime import Guest, SpawnPlan
-from sandlot.host.calls import LiveCall, LiveStream, Ticket
+from sandlot.host.call_streams import LiveStream
+from sandlot.host.calls import LiveCall, Ticket
 from sandlot.host.errands import run_errand
 from sandlot.host.session import Session, start_call_id
 from sandlot.host.vessels import Vessel

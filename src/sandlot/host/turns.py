@@ -242,7 +242,10 @@ class Turns:
         marked = asyncio.ensure_future(self._history.begin(session_id, SNAPSHOT))
         try:
             is_frozen = session.row.state is SessionState.PAUSED
-            taken = await self._freeze_and_take(storage, volume, runtime.group(volume.name), is_frozen=is_frozen)
+            if session.row.memory:  # it has no guest
+                taken = await storage.snapshot(volume, alone=True)
+            else:
+                taken = await self._freeze_and_take(storage, volume, runtime.group(volume.name), is_frozen=is_frozen)
             await failpoints.reach("snapshot: layer made")
             await marked
             await failpoints.reach("snapshot: begun")
@@ -251,7 +254,8 @@ class Turns:
             try:
                 if taken.volume != volume:
                     session.volume = taken.volume
-                    await runtime.swap(session.start_plan())
+                    if not session.row.memory:
+                        await runtime.swap(session.start_plan())
                     await failpoints.reach("snapshot: swapped")
             finally:
                 if synced:
@@ -297,7 +301,7 @@ class Turns:
         await asyncio.gather(marked, return_exceptions=True)
         moved = session.volume != volume
         session.volume = volume
-        if moved:
+        if moved and not session.row.memory:
             await self._move_back(session)
         with suppress(SandlotError):
             if taken is not None:

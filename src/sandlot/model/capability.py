@@ -27,6 +27,7 @@ class Capability(StrEnum):
     SNAPSHOTS = "snapshots"
     VOLUMES = "volumes"  # directories that outlive sessions can be mounted into one
     PAUSE = "pause"  # processes can be frozen
+    MEMORY = "memory"  # processes can be kept on disk with their memory, and go on from there
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,6 +92,7 @@ KILL_DEADLINE_S = 10.0  # a guest that cannot end a command by then is itself at
 PAUSE_DRAIN_S_MAX = 3600.0  # for calls to end before a pause
 GUEST_DEADLINE_S = 10.0  # for a guest to boot or to answer
 KEEPER_DEADLINE_S = 20.0
+MEMORY_DEADLINE_S = 120.0  # for the memory of a session to be written, or read
 DESTROY_DEADLINE_S = 60.0
 SHUTDOWN_TIMEOUT_S = 10.0  # for what is under way when an engine is closed
 

@@ -148,6 +148,7 @@ class PauseRequest:
     session_id: str
     drain_s: float | None = None  # so long calls that run may end first; None: as long as the host lets them
     freeze: bool = True  # what runs after that is frozen too; False: the pause is refused
+    memory: bool = False  # what runs is kept on disk, and uses no memory meanwhile
 
     def __post_init__(self) -> None:
         check_session_id(self.session_id)
@@ -179,6 +180,7 @@ class SessionInfo:
     unlimited: tuple[str, ...] = ()  # defaults of this host that this machine cannot enforce
     history_counts: bool = False  # its disk limit is for all that it keeps, what only snapshots hold included
     start_call: str | None = None  # the call of what its template starts
+    sleeps: bool = False  # it was paused with its memory: its processes are on disk
 
 
 @dataclass(frozen=True, slots=True)

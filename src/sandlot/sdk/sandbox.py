@@ -225,11 +225,12 @@ class AsyncSandbox:
         return True
 
     @in_portal
-    async def pause(self, *, drain: float | None = None, freeze: bool = True) -> SessionInfo:
+    async def pause(self, *, drain: float | None = None, freeze: bool = True, memory: bool = False) -> SessionInfo:
         """Everything in it stands still and keeps its state; until `resume`, commands and files raise SessionPaused.
         Commands that run may end first, for `drain` seconds (without it, for as long as the host is set to); then they
-        are frozen, or with `freeze=False` the pause raises ToolsInFlight."""
-        return await (await self._client.host()).pause(PauseRequest(self._id, drain, freeze))
+        are frozen, or with `freeze=False` the pause raises ToolsInFlight. With `memory=True` what runs is written to
+        disk, and uses no memory until then; where the runtime cannot do that, CapabilityNotSupported."""
+        return await (await self._client.host()).pause(PauseRequest(self._id, drain, freeze, memory))
 
     @in_portal
     async def resume(self) -> SessionInfo:

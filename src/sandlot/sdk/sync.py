@@ -672,11 +672,12 @@ class Sandbox:
         """End everything in it and remove it. False when it was gone already."""
         return self._inner.client.portal.run(self._inner.kill())
 
-    def pause(self, *, drain: float | None = None, freeze: bool = True) -> SessionInfo:
+    def pause(self, *, drain: float | None = None, freeze: bool = True, memory: bool = False) -> SessionInfo:
         """Everything in it stands still and keeps its state; until `resume`, commands and files raise SessionPaused.
         Commands that run may end first, for `drain` seconds (without it, for as long as the host is set to); then they
-        are frozen, or with `freeze=False` the pause raises ToolsInFlight."""
-        return self._inner.client.portal.run(self._inner.pause(drain=drain, freeze=freeze))
+        are frozen, or with `freeze=False` the pause raises ToolsInFlight. With `memory=True` what runs is written to
+        disk, and uses no memory until then; where the runtime cannot do that, CapabilityNotSupported."""
+        return self._inner.client.portal.run(self._inner.pause(drain=drain, freeze=freeze, memory=memory))
 
     def resume(self) -> SessionInfo:
         """It goes on where it stood. Raises InvalidState when its time is up."""

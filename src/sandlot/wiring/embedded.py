@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from sandlot.config.settings import Settings
 from sandlot.host.journal import Journal
+from sandlot.host.memories import Memories
 from sandlot.host.parts import HostParts, HostSettings
 from sandlot.host.runtimes.gvisor import GvisorRuntime
 from sandlot.host.runtimes.keeper import Keeper
@@ -60,6 +61,7 @@ def build(settings: Settings, progress: Callable[[int], None] | None = None) -> 
             templates=TemplateStore(settings.data, progress, settings.space_critical),
             keeper=keeper,
             journal=Journal(settings.data / "journal.db"),
+            memories=Memories(settings.data),
         ),
     )
 

@@ -44,6 +44,7 @@ class Frame(IntEnum):
     PING = 10
     COUNT = 11
     LIMIT = 12
+    PART = 13
     WELCOME = 65
     PROCESS = 66
     SYNCED = 67
@@ -120,6 +121,10 @@ def signal(ident: int, number: int, scope: int) -> bytes:
 
 def count(token: int, *, end: bool) -> bytes:
     return frame(Frame.COUNT, 0, _COUNT.pack(token, end))
+
+
+def part(token: int) -> bytes:
+    return frame(Frame.PART, 0, U64.pack(token))
 
 
 def limit(processes: int) -> bytes:

@@ -24,6 +24,7 @@ from sandlot.model import (
     Capability,
     CapabilityNotSupported,
     DeadlineExceeded,
+    InvalidState,
     LimitReached,
     Probe,
     SandlotError,
@@ -36,6 +37,7 @@ HOSTNAME = "sandbox"
 WORKSPACE = "/workspace"
 _PROBE_NAME = "probe-gvisor"
 _PLATFORM_DEADLINE_S = 8.0
+_KILLED = 137
 _INSTALL = "install it (`apt-get install runsc`), or set SANDLOT_RUNSC to where it is"
 _ALWAYS = frozenset(
     {
@@ -46,6 +48,7 @@ _ALWAYS = frozenset(
         Capability.SURVIVES_ENGINE,
         Capability.LIMIT_OPEN_FILES,
         Capability.LIMIT_PIDS,  # by its own kernel
+        Capability.MEMORY,
     }
 )
 _BY_GROUPS = frozenset(
@@ -134,11 +137,13 @@ class GvisorRuntime:
         name, log = plan.volume.name, self._data / "run" / f"{plan.volume.name}.log"
         given = runsc.flags(found.platform, log)
         run = runsc.run_words(program, given, name)
+        if plan.image:
+            run = runsc.restore_words(program, given, name, plan.image)
         text = runsc.config(HOSTNAME, first_id(plan.range))
         words = (str(plan.range), text, self._layer(found), str(len(run)), *run, *_root_words(plan))
         try:
             guest = await self._keeper.start(self.name, name, words, plan.range, net(plan.resources), on_end)
-            await guest.known()
+            await guest.known(limits.MEMORY_DEADLINE_S if plan.image else limits.GUEST_DEADLINE_S)
         except (Unavailable, DeadlineExceeded) as error:
             if isinstance(error, KeeperLost):
                 raise
@@ -146,7 +151,8 @@ class GvisorRuntime:
         finally:
             log.unlink(missing_ok=True)
         guest.limit(plan.resources.pids or 0)
-        guest.begin()
+        if not plan.image:
+            guest.begin()
         return guest
 
     async def find(self, name: str, on_end: Callable[[str], None]) -> Guest | None:
@@ -160,6 +166,59 @@ class GvisorRuntime:
 
     async def swap(self, plan: StartPlan) -> None:
         await self._keeper.swap(plan.volume.name, (self._layer(await self._find_out()), *_root_words(plan)))
+
+    async def checkpoint(self, name: str, image: Path) -> None:
+        found, program, link = await self._find_out(), self._program(), self._keeper.link(name)
+        if program is None:
+            raise CapabilityNotSupported(f"there is no program {self._asked_program}", next_step=_INSTALL)
+        log = self._data / "run" / f"{name}.log"
+        words = runsc.checkpoint_words(program, runsc.flags(found.platform, log), name, image)
+        with contextlib.suppress(CapabilityNotSupported):  # then nobody can tell how much it is
+            await asyncio.to_thread(_need_room, image, SandboxGroup(self._keeper, name))
+        if forbidding := await link.part():  # what is on the line now would be lost
+            raise InvalidState(
+                "gVisor cannot keep files that were removed, nor TCP sockets beside an epoll, and the session uses"
+                f" {forbidding} of them",
+                next_step="end these programs, or pause without memory",
+            )
+        pidfd = os.dup(link.descriptors()[1])
+        link.expect_end(expected=True)
+        try:
+            wrong = await self._enter(pidfd, words)
+            if wrong and link.is_alive():
+                link.expect_end(expected=False)
+            if wrong:
+                raise Unavailable(f"the sandbox could not be kept: {wrong}")
+            await self._keeper.stop(name)
+        finally:
+            os.close(pidfd)
+            log.unlink(missing_ok=True)
+
+    async def _enter(self, pidfd: int, words: Sequence[str]) -> str:
+        """Run a verb of runsc where its sandbox is. Gives what went wrong."""
+        process = await asyncio.create_subprocess_exec(
+            *(str(self._keeper.program), "enter", str(pidfd), *words),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            pass_fds=(pidfd,),
+            env={},
+            cwd="/",
+        )
+        try:
+            async with asyncio.timeout(limits.MEMORY_DEADLINE_S):
+                _out, said = await process.communicate()
+        except TimeoutError:
+            return f"it took more than {limits.MEMORY_DEADLINE_S:g} s"
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+        if process.returncode in (0, _KILLED):  # its sandbox, which it is a part of, may have ended before it
+            return ""
+        words = said.decode(errors="replace").strip().splitlines()  # the first says why, the others where
+        return words[0].rpartition("}: ")[2][-300:] if words else f"exit code {process.returncode}"
 
     async def stop(self, name: str) -> None:
         await self._keeper.stop(name)
@@ -312,6 +371,15 @@ class _Ended:
     def on_lost(self, reason: str) -> None:
         if not self._done.done():
             self._done.set_exception(Unavailable(reason))
+
+
+def _need_room(image: Path, group: SandboxGroup) -> None:
+    """A sandbox that cannot be written whole is lost. Raises LimitReached."""
+    memory_bytes = group.memory_used()
+    if shutil.disk_usage(image).free < memory_bytes:
+        raise LimitReached(
+            f"the disk has no room for {memory_bytes} bytes of memory", next_step="free space", limit="disk"
+        )
 
 
 def _last_words(log: Path) -> str:

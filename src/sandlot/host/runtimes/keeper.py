@@ -85,6 +85,7 @@ class Keeper:
         self._found: dict[str, _Reply] = {}
         self._buffer = bytearray(frames.MESSAGE_BYTES_MAX)
         self._connecting = asyncio.Lock()
+        self._stopping: dict[str, asyncio.Event] = {}
         self._restart: asyncio.Task[None] | None = None
         self._closed = False
         self._version = 0
@@ -202,6 +203,16 @@ class Keeper:
 
     async def stop(self, name: str) -> None:
         """End a guest. The reply comes when everything in it is dead."""
+        while (other := self._stopping.get(name)) is not None:  # the keeper answers one of those who ask
+            await other.wait()
+        over = self._stopping[name] = asyncio.Event()
+        try:
+            await self._stop(name)
+        finally:
+            del self._stopping[name]
+            over.set()
+
+    async def _stop(self, name: str) -> None:
         held = self._guests.pop(name, None)
         stale = self._found.pop(name, None)
         fds = held.link.descriptors() if held else stale.fds if stale else ()

@@ -9,6 +9,7 @@ import signal
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from sandlot.contracts.runtime import KnownProcess, ProcessSink, SpawnPlan
 from sandlot.host.runtimes import frames
@@ -44,6 +45,7 @@ class GuestLink:
         self._counting: dict[int, asyncio.Future[int]] = {}
         self._last_count = 0
         self._ended = False
+        self._is_leaving = False
         end.setblocking(False)
         self._loop.add_reader(end.fileno(), self._readable)
         self._loop.add_reader(pidfd, self._died)
@@ -59,17 +61,17 @@ class GuestLink:
 
     # ---- what the engine asks ----------------------------------------------------------------------------------
 
-    async def known(self) -> Sequence[KnownProcess]:
+    async def known(self, deadline_s: float = limits.GUEST_DEADLINE_S) -> Sequence[KnownProcess]:
         self._nonce = secrets.token_bytes(frames.NONCE_BYTES)
         self._listing = []
         self._held = []
         self._synced = self._loop.create_future()
         self._send(frames.resume(self._nonce))
         try:
-            async with asyncio.timeout(limits.GUEST_DEADLINE_S):
+            async with asyncio.timeout(deadline_s):
                 await self._synced
         except TimeoutError:
-            raise DeadlineExceeded(f"guest {self.pid} did not answer in {limits.GUEST_DEADLINE_S:g} s") from None
+            raise DeadlineExceeded(f"guest {self.pid} did not answer in {deadline_s:g} s") from None
         finally:
             self._synced = None
         return tuple(self._listing)
@@ -108,11 +110,19 @@ class GuestLink:
     async def count(self, *, end: bool = False) -> int:
         """How many processes the guest sees beside itself. With `end` it kills them first. Raises DeadlineExceeded,
         Unavailable."""
+        return await self._ask(partial(frames.count, end=end))
+
+    async def part(self) -> int:
+        """Tell the guest that it is about to be kept on disk; all that was said before has been heard then. It is to be
+        asked what it knows when it is back. Gives how much forbids it. Raises DeadlineExceeded, Unavailable."""
+        return await self._ask(frames.part)
+
+    async def _ask(self, say: Callable[[int], bytes]) -> int:
         self._last_count += 1
         token, told = self._last_count, self._loop.create_future()
         self._counting[token] = told
         try:
-            self._send(frames.count(token, end=end))
+            self._send(say(token))
             async with asyncio.timeout(limits.GUEST_DEADLINE_S):
                 return await told
         except TimeoutError:
@@ -138,6 +148,10 @@ class GuestLink:
             os.close(self._pidfd)
             self._pidfd = -1
         self._ended = True
+
+    def expect_end(self, *, expected: bool) -> None:
+        """While it is expected, its end is no loss: whoever hears of its processes will hear of them again."""
+        self._is_leaving = expected
 
     def descriptors(self) -> tuple[int, int]:
         """The host end and the pidfd, for a keeper that has to hold them too."""
@@ -233,6 +247,8 @@ class GuestLink:
         if self._ended:
             return
         self.close()
+        if self._is_leaving:
+            return
         if self._synced and not self._synced.done():
             self._synced.set_exception(Unavailable(f"guest {self.pid} did not start: {reason}"))
         for told in self._counting.values():

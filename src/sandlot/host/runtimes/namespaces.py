@@ -9,7 +9,7 @@ from sandlot.contracts.runtime import Group, Guest, MountPlan, StartPlan, Tree
 from sandlot.contracts.storage import Volume
 from sandlot.host.runtimes.keeper import Keeper, KeeperLost
 from sandlot.host.storage.canonical import CANONICAL_ID, first_id
-from sandlot.model import Capability, LimitReached, Probe, SandlotError, Unavailable
+from sandlot.model import Capability, CapabilityNotSupported, LimitReached, Probe, SandlotError, Unavailable
 
 HOSTNAME = "sandbox"
 WORKSPACE = "/workspace"
@@ -100,6 +100,12 @@ class NamespacesRuntime:
 
     async def swap(self, plan: StartPlan) -> None:
         await self._keeper.swap(plan.volume.name, _root_words(plan))
+
+    async def checkpoint(self, name: str, image: Path) -> None:
+        del name, image
+        raise CapabilityNotSupported(
+            f"the runtime {self.name} cannot keep memory", next_step="use the runtime `gvisor`"
+        )
 
     async def stop(self, name: str) -> None:
         await self._keeper.stop(name)

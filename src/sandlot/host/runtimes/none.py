@@ -17,7 +17,7 @@ from sandlot.contracts.storage import Volume
 from sandlot.host.runtimes.descendants import Descendants
 from sandlot.host.runtimes.keeper import Keeper
 from sandlot.host.storage.canonical import WORKSPACE
-from sandlot.model import Capability, Probe, Resources, Unavailable
+from sandlot.model import Capability, CapabilityNotSupported, Probe, Resources, Unavailable
 
 
 class NoRuntime:
@@ -76,6 +76,12 @@ class NoRuntime:
     async def swap(self, plan: StartPlan) -> None:
         """Whoever worked in it was ended before; who comes now finds the other files under the same path."""
         self._point(plan.volume)
+
+    async def checkpoint(self, name: str, image: Path) -> None:
+        del name, image
+        raise CapabilityNotSupported(
+            f"the runtime {self.name} cannot keep memory", next_step="use the runtime `gvisor`"
+        )
 
     async def stop(self, name: str) -> None:
         await self._keeper.stop(name)

@@ -69,5 +69,13 @@ def flags(platform: str, log: Path) -> tuple[str, ...]:
     )
 
 
+def checkpoint_words(program: str, given: Sequence[str], name: str, image: Path) -> tuple[str, ...]:
+    return (program, *given, "checkpoint", f"--image-path={image}", name)
+
+
+def restore_words(program: str, given: Sequence[str], name: str, image: Path) -> tuple[str, ...]:
+    return (program, *given, "restore", f"--image-path={image}", f"--bundle={STAGE}/bundle", name)
+
+
 def run_words(program: str, given: Sequence[str], name: str) -> tuple[str, ...]:
     return (program, *given, "run", f"--bundle={STAGE}/bundle", name)
