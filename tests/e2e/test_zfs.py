@@ -1,5 +1,6 @@
 """The storage `zfs`, on a real pool: one on a file that the engine makes itself."""
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -14,12 +15,16 @@ from sandlot.host.storage.zfs_images import freeze
 from sandlot.model import (
     CallRequest,
     DiffRequest,
+    FindingKind,
     ForkRequest,
     Resources,
     RollbackRequest,
+    SessionFilter,
     SessionSpec,
+    SessionState,
     SnapshotRequest,
     TurnRequest,
+    Unavailable,
 )
 from sandlot.wiring.embedded import build
 from tests.conftest import clean_up, run
@@ -125,6 +130,56 @@ async def test_killed_and_frozen_engines_lose_nothing(zfs_settings: Settings) ->
         assert await sh(host, "killed", "cat a; echo three > a; cat a") == "two\nthree\n"
         await host.rollback(RollbackRequest("killed", "1"))
         assert await sh(host, "killed", "cat a") == "one\n"
+        await clean_up(host)
+    assert left(data) == []
+
+
+async def test_a_lost_journal_is_written_again(zfs_settings: Settings) -> None:
+    """From what lies beside the files: sessions, turns, snapshots, and what they hold. Until then nothing goes."""
+    data = zfs_settings.data
+    async with build(zfs_settings) as host:
+        made = await host.create(SessionSpec(session_id="kept", labels={"of": "mine"}, envs={"SECRET": "word"}))
+        for text in ("one", "two"):
+            await sh(host, "kept", f"echo {text} > a; sudo touch /etc/{text}")
+            await host.turn_complete(TurnRequest("kept"))
+        await host.create_snapshot(SnapshotRequest("kept", "named"))
+        await host.rollback(RollbackRequest("kept", "1", keep=True))
+        await sh(host, "kept", "echo three > a")
+        child = (await host.fork(ForkRequest("kept", "2")))[0].session_id
+        await host.create(SessionSpec(session_id="gone"))
+        await host.destroy("gone")
+        turns = [(turn.number, turn.closed, turn.snapshot) for turn in await host.turns("kept")]
+        shots = [replace(shot, space_bytes=None) for shot in await host.list_snapshots("kept")]
+        pool = (data / "zfs.pool").read_text()
+    words = ["zfs", "get", "-r", "-H", "-o", "value", "sandlot:note", pool]
+    told = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert "mine" in told
+    assert "SECRET" not in told
+    for path in data.glob("journal.db*"):
+        path.unlink()
+    async with build(zfs_settings) as host:
+        assert (await host.list(SessionFilter())).sessions == ()
+        with pytest.raises(Unavailable, match=r"kept.*--rebuild"):
+            await host.create(SessionSpec())
+    found = await build(zfs_settings).examine(repair=True)
+    assert [(finding.kind, finding.mended) for finding in found.findings] == [(FindingKind.JOURNAL, False)]
+    words = [sys.executable, "-m", "sandlot", "--data-dir", str(data), "doctor", "--storage", "--rebuild"]
+    ran = await asyncio.to_thread(subprocess.run, words, capture_output=True, text=True, check=False, timeout=100)
+    assert (ran.returncode, ran.stdout.splitlines()[-1]) == (0, "2 sessions were found again"), ran
+    async with build(zfs_settings) as host:
+        after = await host.get("kept")
+        assert (after.state, after.labels, after.head) == (SessionState.FAILED, {"of": "mine"}, "turn-0001")
+        assert after.created == made.created
+        await host.recover("kept")
+        assert await sh(host, "kept", "cat a; ls /etc/one; ls /etc | grep -c two || :") == "three\n/etc/one\n0\n"
+        assert [(turn.number, turn.closed, turn.snapshot) for turn in await host.turns("kept")] == turns
+        assert [replace(shot, space_bytes=None) for shot in await host.list_snapshots("kept")] == shots
+        await host.rollback(RollbackRequest("kept", "named"))
+        assert await sh(host, "kept", "cat a; ls /etc/two") == "two\n/etc/two\n"
+        assert (await host.turn_complete(TurnRequest("kept"))).number == 3
+        await host.recover(child)
+        assert await sh(host, child, "cat a") == "two\n"
+        assert (await host.audit()).findings == ()
         await clean_up(host)
     assert left(data) == []
 

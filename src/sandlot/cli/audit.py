@@ -18,6 +18,19 @@ async def audit(context: Context, *, repair: bool) -> int:
     return 0 if found.is_clean else 1
 
 
+async def rebuild(context: Context) -> int:
+    """Sessions that are there and that the journal does not know."""
+    async with context.engine() as host:
+        found = await host.rebuild()
+    if context.screen.as_json:
+        context.screen.json({"sessions": [session.session_id for session in found]})
+    else:
+        for session in found:
+            context.screen.line(f"{session.session_id}: found again; `sandlot recover {session.session_id}` starts it")
+        context.screen.line(f"{len(found)} sessions were found again" if found else "no session was found")
+    return 0
+
+
 def _show(context: Context, found: Audit) -> None:
     screen = context.screen
     for finding in found.findings:

@@ -2,7 +2,7 @@
 
 import argparse
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,6 +36,8 @@ class Engine(Host, Protocol):
     async def close(self) -> None: ...
 
     async def examine(self, *, repair: bool = False) -> Audit: ...
+
+    async def rebuild(self) -> Sequence[SessionInfo]: ...
 
     async def probes(self) -> tuple[list[Probe], list[Probe]]: ...
 

@@ -1,7 +1,8 @@
 """Tell what this machine can do, and what to do about what it cannot.
 
 The engine's parts are tried for real, in a directory that is made for it and removed. The exit code is 0 when sessions
-can be isolated. With --storage it is 0 when the journal and the machine agree, or have been made to."""
+can be isolated. With --storage it is 0 when the journal and the machine agree, or have been made to; with --rebuild
+too, when sessions were found again."""
 
 import argparse
 import asyncio
@@ -14,7 +15,7 @@ from contextlib import asynccontextmanager
 from itertools import groupby
 from pathlib import Path
 
-from sandlot.cli.audit import audit
+from sandlot.cli.audit import audit, rebuild
 from sandlot.cli.checks import Check, Section, Verdict
 from sandlot.cli.context import Context, Engine
 from sandlot.cli.machine import look, nearest
@@ -50,9 +51,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="compare what the journal says with what the machine holds instead; the value may be left out",
     )
     parser.add_argument("--repair", action="store_true", help="with --storage: remove what is ours and nobody needs")
+    parser.add_argument(
+        "--rebuild",
+        action="store_true",
+        help="with --storage: find sessions again whose journal was lost, where the storage has notes of them (zfs)",
+    )
 
 
 async def run(context: Context) -> int:
+    if context.args.rebuild:
+        if not context.args.storage or context.args.repair:
+            raise InvalidArgument("--rebuild is for --storage alone", next_step="give both, without --repair")
+        return await rebuild(context)
     if context.args.storage:
         return await audit(context, repair=context.args.repair)
     if context.args.repair:

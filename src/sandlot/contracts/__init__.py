@@ -32,7 +32,7 @@ from sandlot.contracts.runtime import (
     StartPlan,
     Tree,
 )
-from sandlot.contracts.storage import Points, Remains, Shown, Storage, Taken, Volume, Volumes
+from sandlot.contracts.storage import Notebook, Points, Remains, Shown, Storage, Taken, Volume, Volumes
 from sandlot.contracts.tool_stream import ToolStream
 from sandlot.contracts.tools import CustomTool, ToolSetting
 
@@ -54,6 +54,7 @@ __all__ = [
     "Lockers",
     "MountPlan",
     "Moving",
+    "Notebook",
     "Points",
     "ProcessEnd",
     "ProcessSink",

@@ -138,12 +138,25 @@ class Remains(Protocol):
         ...
 
 
+class Notebook(Protocol):
+    """A few words beside each state and point, for whoever has lost the journal."""
+
+    async def write(self, text: str, told: str) -> None:
+        """Those before are forgotten. Raises NotFound, Unavailable, InvalidArgument where they are too many."""
+        ...
+
+    async def read(self) -> Mapping[str, str]:
+        """Of all states and points that nobody released. Raises Unavailable."""
+        ...
+
+
 class Storage(Volumes, Points, Remains, Protocol):
     name: str
     capabilities: frozenset[Capability]
     lacks: Mapping[str, str]  # what its volumes do not do that a plain filesystem does, in words, by name
     is_atomic: bool  # a snapshot is one moment of the files, whoever writes meanwhile
     is_whole: bool  # `u` of a volume holds all that its session wrote: nothing older lies below
+    notebook: Notebook | None
 
     @property
     def is_attached(self) -> bool:

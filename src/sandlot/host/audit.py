@@ -12,6 +12,7 @@ from pathlib import Path
 from sandlot.host.history import History, SnapshotRow
 from sandlot.host.journal import SessionRow
 from sandlot.host.kernel import unmount
+from sandlot.host.notes import REBUILD, Notes
 from sandlot.host.output import remove_outputs
 from sandlot.host.parts import HostParts
 from sandlot.model import Audit, Finding, FindingKind, SandlotError, SessionState
@@ -38,6 +39,7 @@ class Auditor:
         outputs: Path,
         at_work: Callable[[], Collection[str]],
         is_changing: Callable[[], bool],
+        notes: Notes,
     ) -> None:
         """`at_work`: the names of volumes that have no row yet, or will never have one. `is_changing`: files of some
         session are being copied or given back."""
@@ -47,6 +49,7 @@ class Auditor:
         self._outputs = outputs
         self._at_work = at_work
         self._is_changing = is_changing
+        self._notes = notes
 
     async def audit(self, *, repair: bool) -> Audit:
         rows, found = await self._look()
@@ -104,6 +107,9 @@ class Auditor:
                 if missing := await storage.missing(text):
                     step = "put them back from a backup, or delete what needs them"
                     yield Finding(FindingKind.FILES_MISSING, title, f"not on the disk: {', '.join(missing)}", step)
+            if (lost := await self._notes.lost(storage, {row.session_id: {} for row in world.rows})).sessions:
+                yield Finding(FindingKind.JOURNAL, name, lost.told(), REBUILD)
+                continue
             # What is half made has no name in the journal either; it is looked for when nothing is.
             for stray in () if self._is_changing() else await storage.strays([text for _title, text in own]):
                 yield Finding(FindingKind.FILES_STRAY, f"{name}:{stray}", "no session needs them", _REPAIR, True)

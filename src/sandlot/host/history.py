@@ -146,6 +146,17 @@ class History:
 
         await self._journal.transact(write, full=True)
 
+    async def find_again(self, found: Sequence[tuple[SessionRow, Sequence[SnapshotRow], Sequence[TurnRow]]]) -> None:
+        """Sessions that another journal knew, all of them at once."""
+
+        def write(db: sqlite3.Connection) -> None:
+            for row, snapshots, turns in found:
+                self._journal.write_session(db, row)
+                db.executemany("INSERT INTO snapshots VALUES (?,?,?,?,?,?,?,?,?)", map(_snapshot_values, snapshots))
+                db.executemany("INSERT INTO turns VALUES (?,?,?,?,?,?,?)", map(_turn_values, turns))
+
+        await self._journal.transact(write, full=True)
+
     async def count_changes(self, session_id: str, number: int, changes: ChangeCounts) -> None:
         values = (json.dumps(asdict(changes)), session_id, number)
         await self._run("UPDATE turns SET changes = ? WHERE session_id = ? AND number = ?", values, full=False)

@@ -145,6 +145,7 @@ class Importing:
         session.last_process_id = max(session.last_process_id, newest)
         for shot in rows:
             session.add_snapshot(shot)
+        self._lifecycle.notes.remember(session)
 
     async def _undo(self, storage: Storage, session: Session | None, filling: "_Filling") -> None:
         with suppress(SandlotError):

@@ -91,6 +91,11 @@ class Journal:
     def on_events(self, callback: Callable[[], None] | None) -> None:
         self._writer.on_events = callback
 
+    async def identity(self) -> str:
+        """What tells this journal from any other."""
+        sql = "SELECT value FROM meta WHERE key = 'identity'"
+        return await self._do(lambda db: str(db.execute(sql).fetchone()[0]), quick=True)
+
     # ---- sessions ----------------------------------------------------------------------------------------------
 
     async def sessions(self) -> list[SessionRow]:
@@ -105,14 +110,12 @@ class Journal:
 
     def add_session(self, row: SessionRow) -> asyncio.Future[None]:
         """Begins at once; durable when the future is done."""
+        return self.begin(lambda db: self.write_session(db, row), full=True)
+
+    def write_session(self, db: sqlite3.Connection, row: SessionRow) -> None:
         values = [str(value) if isinstance(value, SessionState) else value for value in _values(row)]
-        marks = ",".join("?" * len(values))
-
-        def add(db: sqlite3.Connection) -> None:
-            db.execute(f"INSERT INTO sessions VALUES ({marks})", values)
-            self.events.write(db, row.session_id, EventKind.CREATED, row.origin or row.template)
-
-        return self.begin(add, full=True)
+        db.execute(f"INSERT INTO sessions VALUES ({','.join('?' * len(values))})", values)
+        self.events.write(db, row.session_id, EventKind.CREATED, row.origin or row.template)
 
     def note(self, session_id: str, kind: EventKind) -> None:
         """Not waited for: it tells of what has happened, and nothing depends on it."""

@@ -7,6 +7,7 @@ being woken by it costs more than the work.
 import asyncio
 import contextlib
 import queue
+import secrets
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -286,5 +287,6 @@ def _prepare(db: sqlite3.Connection, path: Path) -> None:
         db.execute(statement)
     if version != VERSION:
         db.execute("INSERT OR REPLACE INTO meta VALUES ('version', ?)", (str(VERSION),))
+    db.execute("INSERT OR IGNORE INTO meta VALUES ('identity', ?)", (secrets.token_hex(8),))
     note_boot(db)
     db.execute("COMMIT")

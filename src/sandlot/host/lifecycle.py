@@ -16,6 +16,7 @@ from sandlot.host.choices import Choices, check_wishes, grant, session_capabilit
 from sandlot.host.journal import SessionRow
 from sandlot.host.journal_writer import JournalError
 from sandlot.host.listing import list_sessions, space_used
+from sandlot.host.notes import Notes
 from sandlot.host.output import remove_outputs
 from sandlot.host.parts import HostParts, HostSettings
 from sandlot.host.pool import WarmPools, can_be_limited
@@ -24,6 +25,7 @@ from sandlot.host.room import watch_limits
 from sandlot.host.session import Session, no_session
 from sandlot.host.sources import find_source
 from sandlot.host.starting import Serving, serve, start_early, wait_serving
+from sandlot.host.storages import Sweeper
 from sandlot.host.vessels import DEFAULT_USER, Vessel, Vessels, new_row
 from sandlot.host.wishes import Wishes
 from sandlot.model import (
@@ -69,6 +71,7 @@ class Lifecycle:
         self._outputs = outputs
         self._vessels = Vessels()
         self._admission = Admission(settings.overcommit)
+        self.notes = Notes(parts, background)
         warm = {BUILTIN: settings.warm_pool, **settings.warm_templates}
         self.pool = WarmPools(warm, self._make_pool_vessel, self._discard, background)
         self._sessions: dict[str, Session] = {}
@@ -79,7 +82,8 @@ class Lifecycle:
         self.serving = Serving()
         self._last_serial = 0
         self.changed = asyncio.Event()  # there may be something else to be done next
-        self._sweeping = False
+        self._sweeper = Sweeper(parts.storages, background)
+        self.sweep = self._sweeper.soon
         self.is_closing = False
         self._refuses = False
         self.admit: Callable[[], Awaitable[None]] | None = None  # raises when the host has no room for one more
@@ -146,7 +150,7 @@ class Lifecycle:
         """After the background tasks: give back what no session holds. Sessions stay."""
         for vessel in self.pool.drain():
             await self._discard(vessel)
-        await self._sweep_storages()
+        await self._sweeper.now()
 
     def sessions(self) -> Collection[Session]:
         return self._sessions.values()
@@ -235,6 +239,11 @@ class Lifecycle:
         session = self._wrap(row, Wishes.from_text(row.spec), self._parts.runtimes[row.runtime], volume)
         self._sessions[row.session_id] = session
         return session
+
+    def number(self, row: SessionRow) -> SessionRow:
+        """A session that was made elsewhere, as one of this engine."""
+        self._last_serial += 1
+        return replace(row, serial=self._last_serial, id_range=self._vessels.take_range())
 
     # ---- creating ----------------------------------------------------------------------------------------------
 
@@ -357,6 +366,7 @@ class Lifecycle:
         session.guest = vessel.guest
         vessel.on_end = partial(self.guest_ended, session)
         self._sessions[session_id] = session
+        self.notes.remember(session)
         self.changed.set()
         return session
 
@@ -455,7 +465,7 @@ class Lifecycle:
                 return
             except JournalError:
                 # There is room when its files are gone, and a moment later on disk.
-                await self._sweep_storages()
+                await self._sweeper.now()
                 await asyncio.sleep(pause_s)
         await self._journal.remove_session(session_id)
 
@@ -485,13 +495,3 @@ class Lifecycle:
         files = await self._journal.prune_outputs(session.row.session_id)
         for process_id in files:
             session.output_path(process_id).unlink(missing_ok=True)
-
-    def sweep(self) -> None:
-        if not self._sweeping:
-            self._sweeping = True
-            self._background.spawn("sweep", self._sweep_storages())
-
-    async def _sweep_storages(self) -> None:
-        self._sweeping = False
-        for storage in self._parts.storages.at_work():
-            await storage.sweep()

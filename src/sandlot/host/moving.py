@@ -270,6 +270,7 @@ class Moving:
             self._lifecycle.guest_ended(session, move.lost[0])
         await asyncio.to_thread(remove_outputs, self._outputs / old_name)
         await move.old.release(*old, *([old_volume.state] if old_volume else []))
+        self._lifecycle.notes.remember(session)
         self._lifecycle.sweep()
 
     async def _end_calls(self, session: Session) -> None:

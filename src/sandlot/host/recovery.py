@@ -1,7 +1,8 @@
 """What an earlier engine left: brought together with what the journal says."""
 
 import asyncio
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -12,13 +13,16 @@ from sandlot.contracts.storage import Storage
 from sandlot.host import failpoints
 from sandlot.host.history import History
 from sandlot.host.lifecycle import FORKING, IMPORTING, Lifecycle
+from sandlot.host.notes import REBUILD, Found
 from sandlot.host.output import last_output, remove_other_outputs
 from sandlot.host.parts import HostParts
 from sandlot.host.room import room
 from sandlot.host.session import Session
 from sandlot.host.sleeping import Sleeping
 from sandlot.host.turns import SNAPSHOT
+from sandlot.host.wishes import Wishes
 from sandlot.model import (
+    Capability,
     CapabilityNotSupported,
     EventKind,
     NotFound,
@@ -31,6 +35,7 @@ from sandlot.model import (
     transition,
 )
 
+_log = logging.getLogger("sandlot.host")
 _VOLUME_MISSING = "its volume is missing"
 
 
@@ -41,6 +46,7 @@ class Recovery:
         self._history = History(parts.journal)
         self._outputs = outputs
         self._sleeping = sleeping
+        self._is_rebuilding = False
 
     async def take_over(self) -> None:
         """Nothing acknowledged is lost, nothing that nobody asked for stays."""
@@ -151,8 +157,13 @@ class Recovery:
                     await runtime.stop(name)
 
     async def _take_over_storage(self, storage: Storage) -> None:
-        """Everything in it that a session needs is found; what nobody needs goes."""
-        points: list[str] = []
+        """Everything in it that a session needs is found; what nobody needs goes. Sessions of a journal that is lost
+        stay as they are until someone asks for them."""
+        lost = await self._lifecycle.notes.lost(storage, {s.row.session_id: s.noted for s in self._lifecycle.all()})
+        if lost.sessions and not self._is_rebuilding:
+            await storage.detach()
+            raise Unavailable(f"{storage.name} {lost.told()}; {REBUILD}", next_step=REBUILD)
+        points = [*lost.unread, *await self._adopt_lost(lost.sessions.values())]
         for session in self._lifecycle.all():
             row = session.row
             if row.storage != storage.name:
@@ -163,6 +174,44 @@ class Recovery:
             if session.volume is None:
                 points.append(row.volume_state or row.volume)  # what is left of it is still its own
         await storage.settle(points)
+
+    async def rebuild(self) -> Sequence[SessionInfo]:
+        """Write sessions into this journal again that another one knew, from what was noted beside their files. They
+        have failed, and can be recovered. Raises Unavailable."""
+        before = {session.row.session_id for session in self._lifecycle.all()}
+        self._is_rebuilding = True
+        try:
+            for name, storage in self._parts.storages.items():
+                if storage.notebook is not None and storage.was_used():
+                    await self._parts.storages.attach(name)
+        finally:
+            self._is_rebuilding = False
+        found = [session for session in self._lifecycle.all() if session.row.session_id not in before]
+        for session in found:
+            self._lifecycle.notes.remember(session)
+        return [session.info() for session in found]
+
+    async def _adopt_lost(self, sessions: Iterable[Found]) -> list[str]:
+        """In the order in which they were made. What cannot be taken is left where it is: its states and points."""
+        left: list[str] = []
+        taken: list[Found] = []
+        for found in sorted(sessions, key=lambda found: found.row.created):
+            row, runtime = found.row, self._parts.runtimes.get(found.row.runtime)
+            has_root = runtime is not None and Capability.OWN_ROOT in runtime.capabilities
+            if runtime is None or (has_root and not self._parts.templates.holds(row.template_path)):
+                _log.warning("session %s cannot be found again: its runtime or template is not here", row.session_id)
+                left += [row.volume_state, *(shot.point for shot in found.snapshots)]
+                continue
+            template = self._parts.templates.at(row.template, row.template_path)
+            spec = Wishes.from_text(row.spec).below(template).to_text()
+            found.row = replace(self._lifecycle.number(row), spec=spec)
+            taken.append(found)
+        await self._history.find_again([(found.row, found.snapshots, found.turns) for found in taken])
+        for found in taken:
+            session = self._lifecycle.adopt(found.row, None)
+            for snapshot in found.snapshots:
+                session.add_snapshot(snapshot)
+        return left
 
     async def _place(self, session: Session) -> None:
         """Find its files. Raises Unavailable."""

@@ -27,6 +27,7 @@ from sandlot.host.lifecycle import Lifecycle
 from sandlot.host.lock import DataDirectoryLock
 from sandlot.host.lockers import Lockers
 from sandlot.host.moving import Moving
+from sandlot.host.notes import REBUILD
 from sandlot.host.output import OutputLog
 from sandlot.host.parts import HostParts, HostSettings
 from sandlot.host.pausing import Pausing
@@ -105,7 +106,8 @@ class SandboxHostService:
         sleeping = Sleeping(self._lifecycle, parts)
         self._recovery = Recovery(self._lifecycle, parts, self._outputs, sleeping)
         changing = self._lifecycle.is_changing
-        self._auditor = Auditor(parts, settings.data, self._outputs, self._lifecycle.volumes_at_work, changing)
+        at_work, notes = self._lifecycle.volumes_at_work, self._lifecycle.notes
+        self._auditor = Auditor(parts, settings.data, self._outputs, at_work, changing, notes)
         self._pausing = Pausing(self._lifecycle, parts, sleeping, settings.pause_drain_s)
         self._duties = Duties(self._lifecycle, parts, self._pausing)
         self._files = files = FileVerbs(self._lifecycle.find, self._duties.ready, parts.runtimes)
@@ -250,7 +252,8 @@ class SandboxHostService:
         """An audit instead of a start: nothing is taken over, and nothing is changed unless a repair is asked for.
         Raises DataDirectoryHeld, NotFound when there is no journal."""
         if not (self._settings.data / "journal.db").is_file():
-            raise NotFound(f"{self._settings.data} has no journal", next_step="give another with --data-dir")
+            step = f"give another with --data-dir; where it was lost, {REBUILD}"
+            raise NotFound(f"{self._settings.data} has no journal", next_step=step)
         self._lock.acquire()
         try:
             await self._journal.open()
@@ -264,6 +267,11 @@ class SandboxHostService:
             await self._parts.keeper.close()
             await self._journal.close()
             self._lock.release()
+
+    async def rebuild(self) -> Sequence[SessionInfo]:
+        """Sessions that the journal does not know, because it was lost, from what storages noted beside their files.
+        Raises Unavailable."""
+        return await self._recovery.rebuild()
 
     async def pause(self, request: PauseRequest) -> SessionInfo:
         return await self._pausing.pause(request)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from sandlot.contracts.runtime import (
     Group,
@@ -92,6 +93,7 @@ class Session:
         self.last_process_id = 0
         self.snapshots: dict[str, SnapshotRow] = {}  # oldest first
         self.last_snapshot = 0
+        self.noted: dict[str, dict[str, Any]] = {}  # what was told beside its files, by state and point
         self._gave_up_files = False
         self.counting: set[ExitStack] = set()  # what is held for turns whose changes are being counted
         self.turned: int | None = None  # the newest call that a turn has; None: to be looked up

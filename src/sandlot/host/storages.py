@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 
 from sandlot.contracts.storage import Storage
+from sandlot.host.background import Background
 from sandlot.model import SandlotError
 
 
@@ -61,3 +62,22 @@ class Storages(Mapping[str, Storage]):
         self._attached.clear()
         for storage in self.at_work():
             await storage.detach()
+
+
+class Sweeper:
+    """Has what was released removed, behind everyone's back."""
+
+    def __init__(self, storages: Storages, background: Background) -> None:
+        self._storages = storages
+        self._background = background
+        self._is_due = False
+
+    def soon(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._background.spawn("sweep", self.now())
+
+    async def now(self) -> None:
+        self._is_due = False
+        for storage in self._storages.at_work():
+            await storage.sweep()

@@ -274,6 +274,7 @@ class Turns:
         session.add_snapshot(row)
         if taken.volume != volume:
             await storage.release(volume.state)
+        self._lifecycle.notes.remember(session)
         self._background.spawn("merge layers", self._tidy(storage, taken.volume.state))
         return row
 
@@ -374,6 +375,7 @@ class Turns:
         session.forget_snapshots(*(row.name for row in newer))
         session.turned = None  # turns may be gone
         await storage.release(old.state, *(row.point for row in newer))
+        self._lifecycle.notes.remember(session)
         self._lifecycle.sweep()
 
     async def _wait_for_ends(self, session: Session) -> None:

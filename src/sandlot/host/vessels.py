@@ -93,7 +93,7 @@ class Vessels:
         self, storage: Storage, runtime: Runtime, template: Template, resources: Resources, point: str = ""
     ) -> Vessel:
         """A vessel with a volume and without a guest. Raises LimitReached, Unavailable; then nothing is left behind."""
-        id_range = self._take_range()
+        id_range = self.take_range()
         try:
             volume = await storage.create("v-" + secrets.token_hex(8), point, resources.disk_bytes)
         except BaseException:  # undone, then raised again
@@ -145,7 +145,7 @@ class Vessels:
 
         await asyncio.shield(asyncio.get_running_loop().create_task(undo(), name=f"discard {vessel.volume.name}"))
 
-    def _take_range(self) -> int:
+    def take_range(self) -> int:
         for number in range(self._next, RANGES_MAX):
             if number not in self._ranges:
                 self._ranges.add(number)

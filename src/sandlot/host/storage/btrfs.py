@@ -55,6 +55,7 @@ class BtrfsStorage:
     lacks = lacks.BTRFS
     is_atomic = True
     is_whole = True
+    notebook = None
 
     def __init__(self, data: Path, image_bytes: int = 0) -> None:
         self.capabilities: frozenset[Capability] = frozenset({Capability.SNAPSHOTS, Capability.LIMIT_DISK})

@@ -57,6 +57,7 @@ class LayersStorage:
     lacks = lacks.LAYERS
     is_atomic = False
     is_whole = False
+    notebook = None
 
     def __init__(self, data: Path) -> None:
         self._data = data

@@ -43,6 +43,7 @@ class LocalDiskStorage:
     lacks: Mapping[str, str] = lacks.LOCAL_DISK
     is_atomic = False
     is_whole = True
+    notebook = None
 
     def __init__(self, data: Path, *, snapshots: bool) -> None:
         self.capabilities: frozenset[Capability] = frozenset({Capability.SNAPSHOTS} if snapshots else ())

@@ -4,8 +4,8 @@ A state is the name of a dataset, a point is the short name of a snapshot; which
 moves snapshots when what was made from them outlives what they were made of. So a rollback and a fork are clones, and
 what is destroyed goes when nothing needs it: a snapshot with clones or holds is destroyed later, by ZFS itself.
 
-Where a dataset cannot carry the upper of an overlay, as with zfs-fuse, the volume is an ext4 image in it. Its size is
-then the limit of what is there now; history does not count.
+The volume is an ext4 image in the dataset, because a dataset of zfs-fuse cannot carry the upper of an overlay. Its size
+is the limit of what is there now; history does not count.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ from sandlot.host.storage import lacks, zfs_daemon, zfs_images
 from sandlot.host.storage.zfs_commands import INSTALL, ZfsManager
 from sandlot.host.storage.zfs_kept import BYTES, USED, VOLUME, ZfsKept, checked
 from sandlot.host.storage.zfs_mounts import Mounts, in_time
+from sandlot.host.storage.zfs_notebook import ZfsNotebook
 from sandlot.host.storage.zfs_pool import ZfsPool, ZfsSettings
 from sandlot.host.storage.zfs_words import read_number
 from sandlot.model import (
@@ -58,6 +59,7 @@ class ZfsStorage:
         self._place = ZfsPool(data, self._settings, self._zfs)
         self._mounts = Mounts(data / "mounts")
         self._kept = ZfsKept(self._place, self._zfs, self._mounts)
+        self.notebook = ZfsNotebook(self._place, self._zfs, self._kept)
         self._bases = asyncio.Lock()
         self._figures: tuple[float, Mapping[str, Mapping[str, str]]] | None = None
         self.is_attached = False

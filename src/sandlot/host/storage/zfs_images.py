@@ -1,5 +1,5 @@
-"""An ext4 filesystem in a file of a dataset, for where a dataset cannot carry the upper of an overlay. Blocking;
-everything raises OSError.
+"""An ext4 filesystem in a file of a dataset, which carries the upper of an overlay. Blocking; everything raises
+OSError.
 
 The file is longer than its filesystem, and sparse: so a filesystem grows without anyone touching the file.
 """

@@ -119,6 +119,9 @@ class ZfsKept:
     def is_needed(self, name: str) -> bool:
         return self._uses[name] > 0 or self._held[name] > 0 or name in self.making
 
+    def is_due(self, name: str) -> bool:
+        return name in self._due
+
     def in_use(self) -> Iterator[str]:
         return (name for name, count in self._uses.items() if count > 0 and name in self.sizes)
 

@@ -68,6 +68,13 @@ class TemplateStore:
         kept = self._library.at(path)
         return Template(name, "", path) if kept is None else _template(name, kept)
 
+    def holds(self, path: str) -> bool:
+        """Whether there is a template at that path, made by an engine of this data directory."""
+        if self._library.at(path) is not None:
+            return True
+        folder, name, root = Path(path).parent.parent, Path(path).parent.name, Path(path).name
+        return (folder, root) == (self._folder, ROOT) and name.startswith(f"{BUILTIN}-") and Path(path).is_dir()
+
     def kept_at(self, path: str) -> Kept | None:
         """One that was made here."""
         return self._library.at(path)
