@@ -9,6 +9,9 @@ from sandlot.host.journal import CallRow, Journal, SessionRow, write_calls
 from sandlot.host.repeats import Verb
 from sandlot.model import ChangeCounts, EventKind, ForkRequest, Snapshot, SnapshotKind
 
+_ADD_SNAPSHOT = "INSERT INTO snapshots VALUES (?,?,?,?,?,?,?,?,?,?)"
+_ADD_TURN = "INSERT INTO turns VALUES (?,?,?,?,?,?,?)"
+
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRow:
@@ -57,7 +60,7 @@ class History:
         """A snapshot, the turn that it closes, and where the session goes on."""
 
         def write(db: sqlite3.Connection) -> None:
-            db.execute("INSERT INTO snapshots VALUES (?,?,?,?,?,?,?,?,?,?)", _snapshot_values(row))
+            db.execute(_ADD_SNAPSHOT, _snapshot_values(row))
             sql = "UPDATE sessions SET volume_state = ?, head = ?, changing = '' WHERE session_id = ?"
             db.execute(sql, (volume_state, row.name, row.session_id))
             self._write_turn(db, turn)
@@ -137,9 +140,8 @@ class History:
         """All that belongs to a session that came from elsewhere; from now on it is one like others."""
 
         def write(db: sqlite3.Connection) -> None:
-            sql = "INSERT INTO snapshots VALUES (?,?,?,?,?,?,?,?,?,?)"
-            db.executemany(sql, map(_snapshot_values, snapshots))
-            db.executemany("INSERT INTO turns VALUES (?,?,?,?,?,?,?)", map(_turn_values, turns))
+            db.executemany(_ADD_SNAPSHOT, map(_snapshot_values, snapshots))
+            db.executemany(_ADD_TURN, map(_turn_values, turns))
             write_calls(db, calls)
             sql = "UPDATE sessions SET head = ?, last_turn = ?, forgotten = ?, changing = '' WHERE session_id = ?"
             db.execute(sql, (row.head, row.last_turn, row.forgotten, row.session_id))
@@ -152,8 +154,8 @@ class History:
         def write(db: sqlite3.Connection) -> None:
             for row, snapshots, turns in found:
                 self._journal.write_session(db, row)
-                db.executemany("INSERT INTO snapshots VALUES (?,?,?,?,?,?,?,?,?)", map(_snapshot_values, snapshots))
-                db.executemany("INSERT INTO turns VALUES (?,?,?,?,?,?,?)", map(_turn_values, turns))
+                db.executemany(_ADD_SNAPSHOT, map(_snapshot_values, snapshots))
+                db.executemany(_ADD_TURN, map(_turn_values, turns))
 
         await self._journal.transact(write, full=True)
 
