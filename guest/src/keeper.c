@@ -256,6 +256,8 @@ static void shed_mounts(void) {
         if (rest == NULL || sscanf(line, "%*d %*d %*s %*s %4095s", point) != 1 || sscanf(rest, " - %63s", kind) != 1) continue;
         if (is_of_storage(point, own) || strstr(point, "/mounts/z-") || strcmp(kind, "fuse.zfs") == 0) umount2(point, MNT_DETACH | UMOUNT_NOFOLLOW);
         if (strcmp(point, "/") == 0 || related(point, own)) continue;
+        /* Storages of other engines are in files, too; and what is needed all the same is found outside. */
+        if (strstr(rest, " /dev/loop")) umount2(point, MNT_DETACH | UMOUNT_NOFOLLOW);
         for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
             if (strcmp(kind, kinds[i]) == 0) umount2(point, MNT_DETACH | UMOUNT_NOFOLLOW);
     }

@@ -163,6 +163,12 @@ class Storage(Volumes, Points, Remains, Protocol):
         """Before it is, only `was_used`, `probe` and `attach` are called."""
         ...
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether what is mounted of it cannot be used again: all that stands on it must end before it is mounted anew.
+        Cheap."""
+        ...
+
     def was_used(self) -> bool:
         """Whether an engine attached it here before: then it may hold what nobody needs. Cheap; makes nothing."""
         ...

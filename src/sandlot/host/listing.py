@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from sandlot.contracts.storage import Storage
 from sandlot.host.memories import Memories
 from sandlot.host.session import Session
-from sandlot.model import InvalidArgument, NotFound, SessionFilter, SessionPage
+from sandlot.model import InvalidArgument, NotFound, SessionFilter, SessionPage, Unavailable
 
 
 def list_sessions(sessions: Iterable[Session], query: SessionFilter) -> SessionPage:
@@ -31,7 +31,7 @@ async def space_used(session: Session, storage: Storage, memories: Memories) -> 
     """On disk, what sleeps included. None: it cannot be told."""
     try:
         used = await storage.usage(session.volume.state) if session.volume else None
-    except NotFound:
+    except (NotFound, Unavailable):
         return None
     if used is not None and session.row.memory:
         used += await asyncio.to_thread(memories.used, session.row.memory)

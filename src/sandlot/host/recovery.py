@@ -59,12 +59,19 @@ class Recovery:
                 session.add_snapshot(snapshot)
         await asyncio.to_thread(self._remove_other_images, tuple(sessions.values()))
         self._parts.storages.take_over = self._take_over_storage
+        self._parts.storages.give_up = self._give_up
         used = [name for name, storage in self._parts.storages.items() if storage.was_used()]
         for name in dict.fromkeys((*used, *(row.storage for row in rows))):
             with suppress(SandlotError):  # its sessions are told as failed, with that reason
                 await self._parts.storages.attach(name)
         for session in sessions.values():
             await self._take_over_session(session)
+
+    def _give_up(self, storage: str) -> None:
+        """Of a storage that failed under its sessions. They can be recovered when it is back."""
+        for session in self._lifecycle.all():
+            if session.row.storage == storage and session.guest is not None:
+                session.on_wedged("the filesystem of its storage has failed")
 
     async def recover(self, session_id: str) -> SessionInfo:
         """One at a time; who asks meanwhile waits for the same answer."""

@@ -16,6 +16,7 @@ class Storages(Mapping[str, Storage]):
         self._storages = {storage.name: storage for storage in storages}
         self._attaching = asyncio.Lock()
         self.take_over: Callable[[Storage], Awaitable[None]] | None = None
+        self.give_up: Callable[[str], None] | None = None  # end all that stands on it
         self.away: dict[str, str] = {}  # what is wrong with those that sessions need and that are not there
         self._attached: set[str] = set()
 
@@ -55,6 +56,8 @@ class Storages(Mapping[str, Storage]):
     async def find_again(self) -> None:
         """What was not there, or was lost, may be back."""
         for name in self.missing():
+            if self._storages[name].is_broken and self.give_up:
+                self.give_up(name)
             with suppress(SandlotError):
                 await self.attach(name)
 

@@ -77,6 +77,10 @@ class BtrfsStorage:
     def is_attached(self) -> bool:
         return self._place.is_there()
 
+    @property
+    def is_broken(self) -> bool:
+        return self._place.is_broken()
+
     def is_native(self) -> bool:
         """Whether the data directory is on btrfs: then nothing has to be made for it."""
         return self._place.is_native()

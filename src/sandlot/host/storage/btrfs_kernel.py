@@ -29,6 +29,7 @@ _SNAP_DESTROY = _number(_WRITE, 15, _ARGS_BYTES)
 _TREE_SEARCH = _number(_WRITE | _READ, 17, 112)
 _SNAP_CREATE = _number(_WRITE, 23, _ARGS_BYTES)
 _SUBVOL_CREATE = _number(_WRITE, 24, _ARGS_BYTES)
+_START_SYNC = _number(_READ, 24, 8)
 _FS_INFO = _number(_READ, 31, 1024)
 _QUOTA_CTL = _number(_WRITE | _READ, 40, 16)
 _QGROUP_ASSIGN = _number(_WRITE, 41, 24)
@@ -133,6 +134,16 @@ def free_destroyed(path: Path) -> None:
     later."""
     with opened(path) as fd:
         fcntl.ioctl(fd, _SYNC)
+
+
+def has_failed(path: Path) -> bool:
+    """Whether a btrfs that is read-only is so because it could not write: then it stays so until it is mounted anew."""
+    with opened(path) as fd:
+        try:
+            fcntl.ioctl(fd, _START_SYNC, bytearray(8))
+        except OSError as error:
+            return error.errno in (errno.EROFS, errno.EIO)
+    return False
 
 
 def grow_to_device(path: Path) -> None:

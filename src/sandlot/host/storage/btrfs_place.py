@@ -15,7 +15,7 @@ from sandlot.model import StorageHealth
 
 MKFS = "mkfs.btrfs"
 # One copy of everything: the disk below has what redundancy there is.
-_MAKE = (MKFS, "--quiet", "--metadata", "single", "--data", "single")
+MAKE = (MKFS, "--quiet", "--metadata", "single", "--data", "single")
 _OPTIONS = "discard=async"  # what sessions give back, the disk below gets back
 _LEAST_BYTES = 256 << 20
 _SHARE_OF_FREE = 0.5
@@ -62,6 +62,16 @@ class BtrfsPlace:
         except OSError:
             return False
 
+    def is_broken(self) -> bool:
+        """It is mounted, read-only, and cannot be made writable."""
+        with suppress(OSError):
+            is_read_only = os.statvfs(self.path).f_flag & os.ST_RDONLY
+            return bool(is_read_only) and self._is_ours() and btrfs_kernel.has_failed(self.path)
+        return False
+
+    def _is_ours(self) -> bool:
+        return self.path == self._own or self._is_mounted()
+
     # ---- coming and going --------------------------------------------------------------------------------------
 
     def attach(self) -> None:
@@ -86,13 +96,12 @@ class BtrfsPlace:
 
     def _attach_image(self) -> None:
         self.path = self._point
-        if self._is_mounted() and os.statvfs(self._point).f_flag & os.ST_RDONLY:
-            # After an error it stays so until it is mounted anew, which it can be when no session uses it.
+        if self.is_broken():
             with suppress(OSError):
                 unmount_image(self._point)
         if not self._is_mounted():
             if not self.image.exists():
-                make_image(self.image, self._size or self._default_size(), _MAKE)
+                make_image(self.image, self._size or self._default_size(), MAKE)
             mount_image(self.image, self._point, "btrfs", _OPTIONS)
         if self._size > self.image.stat().st_size:
             grow_image(self.image, self._size)
@@ -142,7 +151,7 @@ class BtrfsPlace:
             raise OSError(errno.ENODEV, self.trouble())
         told = filesystem_health(self.path)
         if self.path == self._point:
-            below = filesystem_health(self._data)
+            below = filesystem_health(self.image)
             if below.space.capacity > told.space.capacity:
                 return below
         return told

@@ -58,6 +58,7 @@ class LayersStorage:
     is_atomic = False
     is_whole = False
     notebook = None
+    is_broken = False
 
     def __init__(self, data: Path) -> None:
         self._data = data

@@ -44,6 +44,7 @@ class LocalDiskStorage:
     is_atomic = False
     is_whole = True
     notebook = None
+    is_broken = False
 
     def __init__(self, data: Path, *, snapshots: bool) -> None:
         self.capabilities: frozenset[Capability] = frozenset({Capability.SNAPSHOTS} if snapshots else ())

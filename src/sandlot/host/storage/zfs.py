@@ -52,6 +52,7 @@ class ZfsStorage:
     lacks: Mapping[str, str] = lacks.ZFS
     is_atomic = True
     is_whole = True
+    is_broken = False
 
     def __init__(self, data: Path, settings: ZfsSettings | None = None, manager: ZfsManager | None = None) -> None:
         self._settings = settings or ZfsSettings()
