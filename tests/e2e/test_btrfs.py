@@ -314,6 +314,8 @@ async def test_a_filesystem_that_is_gone_is_told_and_found_again(place: Settings
         assert [reason.what for reason in reasons] == ["storage"], reasons
         assert await said(host, other, "echo fine") == "fine\n"
         await host.turn_complete(TurnRequest(other))
+        await asyncio.sleep(0.5)
+        assert not (place.data / "btrfs.img").exists(), "no other one is made in its place"
         (place.data / "away.img").rename(place.data / "btrfs.img")
         async with asyncio.timeout(WAIT_S):
             while (await host.health()).reasons:  # noqa: ASYNC110 - the engine looks by itself

@@ -20,7 +20,7 @@ _OPTIONS = "discard=async"  # what sessions give back, the disk below gets back
 _LEAST_BYTES = 256 << 20
 _SHARE_OF_FREE = 0.5
 _CLEARED_S, _LOOK_S = 10.0, 0.02
-READ_ONLY = "its filesystem is read-only"
+READ_ONLY, GONE = "its filesystem is read-only", "its filesystem is gone"
 
 
 class BtrfsPlace:
@@ -101,6 +101,8 @@ class BtrfsPlace:
                 unmount_image(self._point)
         if not self._is_mounted():
             if not self.image.exists():
+                if self._id:
+                    raise OSError(errno.ENODEV, GONE)  # another one in its place would not be what sessions need
                 make_image(self.image, self._size or self._default_size(), MAKE)
             mount_image(self.image, self._point, "btrfs", _OPTIONS)
         if self._size > self.image.stat().st_size:
@@ -123,7 +125,7 @@ class BtrfsPlace:
     def detach(self) -> None:
         """Nothing stays where nothing is needed."""
         is_needed = not self.is_there() or any(self.volumes.iterdir())
-        self._device = 0
+        self._device, self._id = 0, ""
         if is_needed:
             return
         if self.path == self._own:
@@ -161,7 +163,7 @@ class BtrfsPlace:
         with suppress(OSError):
             if os.statvfs(self.volumes).f_flag & os.ST_RDONLY:
                 return READ_ONLY
-        return "its filesystem is gone"
+        return GONE
 
     # ---- quotas ------------------------------------------------------------------------------------------------
 
