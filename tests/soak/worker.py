@@ -17,6 +17,7 @@ from sandlot.config.settings import load
 from sandlot.host import failpoints
 from sandlot.host.service import SandboxHostService
 from sandlot.model import (
+    BUILTIN,
     CallRequest,
     CapabilityNotSupported,
     ExportRequest,
@@ -129,7 +130,8 @@ class Worker:
 
     async def _import(self, session_id: str, tag: str) -> None:
         async with self._host.export(ExportRequest(session_id)) as stream:
-            await self._host.import_session(ImportRequest(f"i-{tag}"), stream)
+            # By its name: a machine that is upgraded meanwhile has another build of it.
+            await self._host.import_session(ImportRequest(f"i-{tag}", template=BUILTIN), stream)
 
     async def _fail(self, session_id: str) -> None:
         """As when the kernel ends its guest."""
