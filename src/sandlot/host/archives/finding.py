@@ -9,7 +9,7 @@ import os
 import posixpath
 import stat
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -214,7 +214,8 @@ def _entry(
     other = links.other(new.key, old, is_changed=is_changed)
     links.note(path, old, new, is_changed=is_changed)
     if other:
-        return Entry(path, Kind.LINK, target=other)
+        # With all that is its file's: programs that unpack it give that to both names.
+        return replace(_told(path, Kind.LINK, new), target=other, attributes={})
     if not is_changed:
         return None
     if new.kind is not Kind.FILE:

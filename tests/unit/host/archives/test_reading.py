@@ -5,9 +5,12 @@ import io
 import itertools
 import json
 import random
+import stat
 import struct
+import subprocess
 import tarfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -230,6 +233,45 @@ def test_attributes_name_users_of_the_session_only() -> None:
             attribute_on_disk(name, value + b"y")
     with pytest.raises(InvalidArgument):
         check_owner(65536)
+
+
+def unpack_gnu(data: bytes, folder: Path) -> None:
+    words = ["tar", "xzf", "-", "--no-same-owner", "-C", str(folder)]
+    done = subprocess.run(words, input=data, capture_output=True, check=False, timeout=30)
+    assert done.returncode == 0, done.stderr
+
+
+def unpack_python(data: bytes, folder: Path) -> None:
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        tar.extractall(folder, filter="tar")
+
+
+@pytest.mark.parametrize("unpack", [unpack_gnu, unpack_python])
+def test_other_programs_unpack_it(tmp_path: Path, unpack: Callable[[bytes, Path], None]) -> None:
+    odd = "d" * 200 + "/\udcff\n" + "n" * 100
+    extents = ((4096, 8192), (1 << 20, 3))
+    hole = Entry("/hole", Kind.FILE, 0o600, size=(1 << 20) + 3, extents=extents, content=iter([b"x" * 8192, b"end"]))
+    data = write(
+        TOP,
+        file("/a", b"one", b"two"),
+        Entry("/b", Kind.LINK, 0o644, target="/a"),
+        Entry("/c", Kind.SYMLINK, 0o777, mtime_ns=1_500_000_000, target="a"),
+        Entry("/" + "d" * 200, Kind.DIRECTORY, 0o755),
+        file("/" + odd, b"x"),
+        Entry("/gone", Kind.REMOVED),
+        hole,
+        Entry("/kept", Kind.KEPT, 0o600, mtime_ns=10**18 + 1, attributes={"user.x": b"\x00\xff=\n"}),
+        Entry("/pipe", Kind.PIPE, 0o600),
+    )
+    unpack(data, tmp_path)
+    root = tmp_path / "now" / "root"
+    assert ((root / "a").read_bytes(), (root / "a").stat().st_mode & 0o777) == (b"onetwo", 0o644)
+    assert (root / "b").samefile(root / "a")
+    assert ((root / "c").readlink().name, (root / odd).read_bytes()) == ("a", b"x")
+    assert (root / "hole").read_bytes() == bytes(4096) + b"x" * 8192 + bytes((1 << 20) - 12288) + b"end"
+    assert (root / "hole").stat().st_blocks * 512 < 1 << 20
+    assert ((root / "kept").stat().st_size, (tmp_path / "now" / "removed" / "gone").stat().st_size) == (0, 0)
+    assert stat.S_ISFIFO((root / "pipe").stat().st_mode)
 
 
 def test_other_programs_list_it() -> None:
