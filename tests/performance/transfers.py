@@ -27,7 +27,7 @@ async def measure_transfers(bench: Bench) -> None:
         async with bench.engine() as host:
             session_id = (await host.create(SessionSpec())).session_id
             for row in (
-                await _both_ways(host, session_id, top, "small", f"{files} small files", 3 if bench.quick else 5),
+                await _both_ways(host, session_id, top, "small", f"{files} small files", 3),
                 await _both_ways(host, session_id, top, "large", "one large file", 3),
             ):
                 for one in row:

@@ -7,7 +7,9 @@ import os
 import posixpath
 import secrets
 import stat
+from collections.abc import Callable
 from contextlib import suppress
+from functools import lru_cache
 
 from sandlot.model import (
     FileConflict,
@@ -145,13 +147,13 @@ class Below:
     def new_file(self, parts: Parts) -> "NewFile":
         if not is_name(parts[-1]):
             raise OSError(errno.EINVAL, "not a name of a file", parts[-1])
-        return NewFile(os.dup(self.folder(parts[:-1])), parts[-1], self.shown(parts))
+        return NewFile(os.dup(self.folder(parts[:-1])), parts[-1], lambda: self.shown(parts))
 
 
 class NewFile:
     """A file that nobody sees until `commit` puts it in its place, whole. Takes the descriptor of its directory."""
 
-    def __init__(self, above: int, name: str, shown: str) -> None:
+    def __init__(self, above: int, name: str, shown: Callable[[], str]) -> None:
         self._above = above
         self._name = name
         self._hidden = ""  # a name that it has until it is in its place
@@ -163,18 +165,18 @@ class NewFile:
             os.close(above)
             raise
 
-    def _look(self, shown: str) -> bool:
+    def _look(self, shown: Callable[[], str]) -> bool:
         try:
             mode = os.stat(self._name, dir_fd=self._above, follow_symlinks=False).st_mode
         except FileNotFoundError:
             return False
         if not stat.S_ISREG(mode):
-            raise _in_the_way(shown, mode)
+            raise _in_the_way(shown(), mode)
         return True
 
     def _open(self) -> int:
         # Without a name there is nothing to clean up, whoever ends us; but only /proc can give it one afterwards.
-        if os.path.isdir("/proc/self/fd"):  # noqa: PTH112 - asked once per file: no object for it
+        if _has_proc():
             try:
                 return os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=self._above)
             except OSError as error:
@@ -222,6 +224,11 @@ def _in_the_way(shown: str, mode: int) -> FileConflict:
         next_step="move it away, or take another path",
         path=shown,
     )
+
+
+@lru_cache(maxsize=1)
+def _has_proc() -> bool:
+    return os.path.isdir("/proc/self/fd")  # noqa: PTH112 - no object is needed for it
 
 
 def _hidden_name() -> str:

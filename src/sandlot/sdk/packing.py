@@ -12,7 +12,7 @@ from typing import Protocol
 from sandlot.model import FileConflict, FileNotFound, MemberKind, SandlotError, TreeTally, limits, tar
 from sandlot.sdk.below import Below, Parts, translate
 
-_PIECE_BYTES = 1 << 20
+_PIECE_BYTES = 4 << 20
 _MODE_BITS = 0o777
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OTHER = "a pipe, a socket or a device"

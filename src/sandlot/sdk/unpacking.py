@@ -5,7 +5,8 @@ leads out of it."""
 
 import asyncio
 import stat
-from collections.abc import AsyncIterable, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, Callable
+from contextlib import aclosing
 from functools import partial
 from typing import TypeVar
 
@@ -126,13 +127,27 @@ async def unpack(pieces: AsyncIterable[bytes], path: str, to: Parts, tally: Tree
         shown = tree.shown(to)
         new = await in_thread(lambda: Unpacking(tree, to, tally), shown)
         try:
-            async for piece in pieces:
-                await in_thread(partial(new.feed, piece), shown)
+            async with aclosing(_ahead(pieces)) as coming:
+                async for piece in coming:
+                    await in_thread(partial(new.feed, piece), shown)
             await in_thread(new.finish, shown)
         finally:
             new.close()
     finally:
         tree.close()
+
+
+async def _ahead(pieces: AsyncIterable[bytes]) -> AsyncGenerator[bytes]:
+    """One piece is on its way while the one before is unpacked."""
+    source = aiter(pieces)
+    coming = asyncio.ensure_future(anext(source, None))
+    try:
+        while (piece := await coming) is not None:
+            coming = asyncio.ensure_future(anext(source, None))
+            yield piece
+    finally:
+        coming.cancel()
+        await asyncio.wait([coming])
 
 
 async def in_thread(work: Callable[[], _T], shown: str, undo: Callable[[_T], None] | None = None) -> _T:

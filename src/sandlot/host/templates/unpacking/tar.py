@@ -14,6 +14,8 @@ from sandlot.host.templates.unpacking.streams import PIECE_BYTES
 
 BLOCK = 512
 _NAME_BYTES_MAX = 64 << 10
+_OCTAL = b"01234567"
+_ASCII = bytes(range(128))
 _HEADERS_BYTES_MAX = 1 << 20  # of the extended headers of one entry
 _HOLES_MAX = 65536  # pieces of a sparse file
 _ID_MAX = 65535  # ids that a session has
@@ -65,7 +67,7 @@ def number(raw: bytes, what: str) -> int:
             raise Refused(f"a header has a negative {what}")
     else:
         digits = raw.partition(b"\0")[0].strip()
-        if digits and not all(48 <= digit <= 55 for digit in digits):
+        if digits.strip(_OCTAL):
             raise Refused(f"a header has a {what} that is no number")
         value = int(digits or b"0", 8)
     if value > _SIZE_MAX:
@@ -88,11 +90,15 @@ def is_header(block: bytes) -> bool:
     if len(block) < BLOCK:
         return False
     digits = block[148:156].partition(b"\0")[0].strip()
-    if not digits or not all(48 <= digit <= 55 for digit in digits):
+    if not digits or digits.strip(_OCTAL):
         return False
-    plain = block[:148] + b" " * 8 + block[156:]
-    signed = sum(plain) - 256 * sum(byte > 127 for byte in plain)
-    return int(digits, 8) in (sum(plain), signed)
+    told, plain = int(digits, 8), block.translate(None, b"\0")  # most of a header is zeros, which add nothing
+    total = sum(plain) - sum(block[148:156]) + 8 * 32
+    if told == total:
+        return True
+    own = block[148:156]
+    signed = total - 256 * (len(plain.translate(None, _ASCII)) - len(own.translate(None, _ASCII)))
+    return told == signed  # as old programs add it up
 
 
 class TarReader:
