@@ -2,6 +2,7 @@
 attack, and gaps are kinds that nothing here can meet; `escape` is for ways out that have names of their own."""
 
 from sandlot.attack import (
+    acts_archives,
     acts_engine,
     acts_files,
     acts_limits,
@@ -19,7 +20,7 @@ from sandlot.attack.verdicts import Severity
 from sandlot.model import Capability
 
 _HARMLESS: frozenset[Capability] = frozenset()  # also where nothing isolates
-_NO_ARCHIVES = "no verb takes or gives an archive"
+_WITH_TEMPLATES = frozenset({Capability.ISOLATION, Capability.OWN_ROOT})
 
 _FILES = (
     Case(
@@ -82,8 +83,20 @@ _FILES = (
         "trusted attributes need a capability of the machine",
         rows=rows_files.ATTRIBUTES,
     ),
-    Case("06-archive-in", "An archive with hostile members is unpacked into a session", "-", not_yet=_NO_ARCHIVES),
-    Case("07-archive-bomb", "An archive that grows without end", "-", not_yet=_NO_ARCHIVES),
+    Case(
+        "06-archive-in",
+        "An archive with names that climb, links out, devices and setuid bits is unpacked into a session",
+        "each name is one step from an open directory, never through a link; modes without the bits that give rights",
+        act=acts_archives.into_session,
+    ),
+    Case(
+        "07-archive-bomb",
+        "Archives that grow without end, or are cut off, into a session and into a template",
+        "no compression on the way in; a ratio and a size that end what unpacks; no name before a file is whole",
+        Severity.HIGH,
+        act=acts_archives.bombs,
+        needs=_WITH_TEMPLATES,
+    ),
     Case(
         "08-copy-out",
         "A hostile tree is copied out of a session, twice to the same place",
@@ -349,9 +362,10 @@ _RESOURCES = (
     ),
     Case(
         "50-hostile-image",
-        "An image with hostile layers is made a template",
-        "-",
-        not_yet="templates are made from this machine alone",
+        "An image with hostile layers, links in the place of /etc and /proc, and words that mislead is made a template",
+        "what unpacks has no rights but to write one tree, and resolves paths below it",
+        act=acts_archives.image,
+        needs=_WITH_TEMPLATES,
     ),
 )
 
