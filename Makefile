@@ -38,8 +38,8 @@ guest: $(KEEPER) $(ATTEMPT) $(PRELOAD) ## build the guest program and put it int
 demo: setup ## show a sandbox at work: write, run, try to get out, come back after a restart
 	@$(BIN)/sandlot demo
 
-test: setup ## run the whole test suite
-	@$(BIN)/python -m pytest
+test: setup ## run the whole test suite, on all cores
+	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadgroup
 
 check: setup ## lint, format, types, and the rules of the house
 	@$(BIN)/ruff check

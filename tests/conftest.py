@@ -20,6 +20,7 @@ from tests.scratch import close_scratch, open_scratch
 
 NO_ROOT = "needs root: namespaces, mounts and ids of others"
 CAP_SYS_ADMIN = 21
+MOUNT = ("zfs", "btrfs", "gvisor", "test_attack", "test_weakenings", "test_leaks")  # in the names of tests
 
 
 def is_root() -> bool:
@@ -74,10 +75,14 @@ def _is_chosen(item: pytest.Item) -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests marked `root` are skipped, with that reason, when run by someone else."""
+    """Tests marked `root` are skipped, with that reason, when run by someone else. A file is done by one worker; what
+    mounts on the machine, or looks whether someone did, is done by the same one."""
     if left_out := [item for item in items if not _is_chosen(item)]:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if _is_chosen(item)]
+    for item in items:
+        mounts = any(word in item.nodeid for word in MOUNT)
+        item.add_marker(pytest.mark.xdist_group("mounts" if mounts else item.nodeid.partition("::")[0]))
     if not is_root():
         for item in items:
             if item.get_closest_marker("root"):

@@ -13,6 +13,7 @@ from sandlot.host.service import SandboxHostService
 from sandlot.model import CallRequest, MaxSessionsReached, SessionFilter, SessionSpec
 from sandlot.wiring.embedded import build
 from tests.conftest import clean_up, run
+from tests.soak.leaks import group_folders
 
 pytestmark = pytest.mark.root
 
@@ -38,7 +39,7 @@ def inventory(host: SandboxHostService, data: Path) -> Counter[str]:
             "descriptors of the engine": count_open(os.getpid()),
             "descriptors of the keeper": count_open(keeper),
             **{name: len(list((data / name).iterdir())) for name in ("volumes", "trash", "outputs")},
-            "cgroups": sum(1 for _ in Path("/sys/fs/cgroup").glob("**/sandlot*")),
+            "cgroups": len(group_folders(data)),
         }
     )
 

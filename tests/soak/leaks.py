@@ -72,8 +72,9 @@ def _is_of_the_engine(one: object) -> bool:
 def group_folders(data: Path) -> list[Path]:
     """The control groups of an engine's sessions and their folder in each hierarchy, the innermost first."""
     name = "sandlot-" + blake2b(os.fsencode(data), digest_size=6).hexdigest()
-    found = [folder for top in Path("/sys/fs/cgroup").glob(f"**/{name}") for folder in (top, *top.glob("**/*/"))]
-    return sorted(found, reverse=True)
+    # Others may come and go meanwhile: a walk passes over what vanishes.
+    found = (Path(folder) for folder, _folders, _files in os.walk("/sys/fs/cgroup"))
+    return sorted((folder for folder in found if name in folder.parts), reverse=True)
 
 
 def count_groups(data: Path) -> int:
