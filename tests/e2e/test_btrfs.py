@@ -3,6 +3,7 @@
 import asyncio
 import os
 import subprocess
+import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,9 @@ import pytest
 from sandlot.config.settings import Settings
 from sandlot.host.service import SandboxHostService
 from sandlot.host.storage import btrfs_kernel
-from sandlot.host.storage.loop_image import find_device
+from sandlot.host.storage.btrfs import BtrfsStorage
+from sandlot.host.storage.btrfs_place import MAKE
+from sandlot.host.storage.loop_image import find_device, make_image, mount_image, unmount_image
 from sandlot.model import (
     CallRequest,
     Capability,
@@ -32,6 +35,7 @@ from sandlot.model import (
 )
 from sandlot.wiring.embedded import build
 from tests.conftest import Ran, clean_up, run
+from tests.storages import left_of_machine
 
 pytestmark = pytest.mark.root
 
@@ -115,6 +119,63 @@ async def test_a_larger_size_makes_it_grow(place: Settings) -> None:
     async with build(replace(place, btrfs_bytes=2 << 30)) as host:
         assert int(await said(host, session_id, "stat -f -c '%b' /")) > 1.8 * before
         await clean_up(host)
+
+
+async def test_a_probe_tries_and_leaves_nothing(settings: Settings, tmp_path: Path) -> None:
+    assert (await BtrfsStorage(settings.data).probe()).ready
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "small", small], timeout=WAIT_S, check=True)
+    try:
+        told = await BtrfsStorage(small).probe()
+        assert (told.ready, list(small.iterdir())) == (False, [])
+        assert "could not be made" in told.reason
+        assert told.next_step
+    finally:
+        subprocess.run(["umount", small], timeout=WAIT_S, check=True)
+    assert {path.name for path in settings.data.iterdir()} == {"templates"}
+    assert left_of_machine(settings.data) == set()
+
+
+@pytest.fixture
+def native(settings: Settings, tmp_path: Path, shared_templates: Path) -> Iterator[Settings]:
+    """A data directory on a btrfs that is not ours."""
+    image, disk = tmp_path / "disk.img", tmp_path / "disk"
+    make_image(image, 512 * MIB, MAKE)
+    mount_image(image, disk, "btrfs", "discard=async")
+    data = disk / "data"
+    data.mkdir(mode=0o700)
+    (data / "templates").symlink_to(shared_templates)
+    yield replace(settings, data=data)
+    give_up = time.monotonic() + WAIT_S
+    while True:
+        try:
+            unmount_image(disk)
+            break
+        except OSError:  # the keeper stands on it until it has ended
+            assert time.monotonic() < give_up
+            time.sleep(0.05)
+
+
+async def test_a_data_directory_on_btrfs_needs_no_image(native: Settings) -> None:
+    """`auto` takes it, everything works there, a limit turns quotas on, and what was made is gone in the end."""
+    assert (await BtrfsStorage(native.data).probe()).ready
+    async with build(native) as host:
+        session_id = await make(host)
+        assert (await host.get(session_id)).storage == "btrfs"
+        await said(host, session_id, "echo one > a")
+        await host.turn_complete(TurnRequest(session_id))
+        await said(host, session_id, "echo two > a")
+        fork = (await host.fork(ForkRequest(session_id, "1")))[0].session_id
+        assert await said(host, fork, "cat a") == "one\n"
+        with_limit = await make(host, limited(limit=8 * MIB))
+        assert (await sh(host, with_limit, "head -c 20M /dev/zero > big")).result.limit is LimitHit.DISK
+    async with build(native) as host:
+        assert await said(host, session_id, "cat a") == "two\n"
+        await host.rollback(RollbackRequest(session_id, "1"))
+        assert await said(host, session_id, "cat a") == "one\n"
+        await clean_up(host)
+    assert not {"btrfs.img", "btrfs", "mounts"} & {path.name for path in native.data.iterdir()}
 
 
 # ---- turns -------------------------------------------------------------------------------------------------------

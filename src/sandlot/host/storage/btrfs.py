@@ -44,7 +44,7 @@ _GROUP_MARK, _GROUP_BITS = 0x5A1D, 32  # groups of ours, among those of others o
 # Beyond the limit, all together less than a mebibyte: what a root takes when it is assembled, with what the kernel sets
 # aside meanwhile; and what snapshots may take. Within the limit: what is left where the kernel refuses a page.
 _ROOT_BYTES, _SNAPSHOTS_BYTES, _FULL_BYTES = 512 << 10, 256 << 10, 128 << 10
-_FREE_AFTER_S = 1.0
+_FREE_AFTER_S = 0.1
 _FREED_PAUSES_S = (0.03, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1.0, 1.0)
 _LOOK = "see `sandlot health`, and that its disk is there and has room"
 _T = TypeVar("_T")
@@ -89,12 +89,17 @@ class BtrfsStorage:
         return self._place.was_used()
 
     async def probe(self) -> Probe:
-        if self.is_attached:
+        if self.is_attached or self.was_used():
             return Probe(self.name, True)
         if os.geteuid() != 0:
             return Probe(self.name, False, "it needs root", "run as root, or use the storage `layers`")
         if not self.is_native() and not has_program():
             return Probe(self.name, False, "mkfs.btrfs is not there", "install btrfs-progs")
+        try:
+            await self._kernel(self._place.try_out)
+        except (OSError, DeadlineExceeded) as error:
+            told = getattr(error, "strerror", None) or error
+            return Probe(self.name, False, f"a try failed: {told}", "use the storage `layers`")
         return Probe(self.name, True)
 
     async def attach(self) -> None:

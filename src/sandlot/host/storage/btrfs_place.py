@@ -4,6 +4,7 @@ for as long as a session needs it. Blocking; everything raises OSError."""
 import errno
 import os
 import shutil
+import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +19,7 @@ MKFS = "mkfs.btrfs"
 MAKE = (MKFS, "--quiet", "--metadata", "single", "--data", "single")
 _OPTIONS = "discard=async"  # what sessions give back, the disk below gets back
 _LEAST_BYTES = 256 << 20
+_TRIED_BYTES = 128 << 20  # less mkfs refuses
 _SHARE_OF_FREE = 0.5
 _CLEARED_S, _LOOK_S = 10.0, 0.02
 READ_ONLY, GONE = "its filesystem is read-only", "its filesystem is gone"
@@ -42,13 +44,16 @@ class BtrfsPlace:
         return self.path / "volumes"
 
     def is_native(self) -> bool:
+        try:
+            return btrfs_kernel.filesystem_id(self._nearest()) is not None
+        except OSError:
+            return False
+
+    def _nearest(self) -> Path:
         folder = self._data
         while not folder.exists():
             folder = folder.parent
-        try:
-            return btrfs_kernel.filesystem_id(folder) is not None
-        except OSError:
-            return False
+        return folder
 
     def was_used(self) -> bool:
         return self.image.exists() or self._own.is_dir()
@@ -71,6 +76,26 @@ class BtrfsPlace:
 
     def _is_ours(self) -> bool:
         return self.path == self._own or self._is_mounted()
+
+    def try_out(self) -> None:
+        """Make, snapshot and destroy a subvolume where volumes would be, or on a small one in a file. Nothing stays."""
+        if self.is_native():
+            _try_in(self._nearest())
+            return
+        folder = self._point.parent  # the keeper holds no mount in it
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            with tempfile.TemporaryDirectory(prefix="probe-", dir=folder) as made:
+                image, point = Path(made) / "image", Path(made) / "point"
+                make_image(image, _TRIED_BYTES, MAKE)
+                mount_image(image, point, "btrfs", _OPTIONS)
+                try:
+                    _try_in(point)
+                finally:
+                    unmount_image(point)
+        finally:
+            with suppress(OSError):
+                folder.rmdir()
 
     # ---- coming and going --------------------------------------------------------------------------------------
 
@@ -207,6 +232,21 @@ class BtrfsPlace:
     def groups(self) -> list[int]:
         names = os.listdir(self._group(0).parent) if self.has_quotas() else []
         return [int(name[2:]) for name in names if name.startswith("1_")]
+
+
+def _try_in(folder: Path) -> None:
+    first = f".probe-{os.urandom(4).hex()}"
+    second = f"{first}-snapshot"
+    btrfs_kernel.make_subvolume(folder, first)
+    try:
+        (folder / first / "u").mkdir()
+        btrfs_kernel.take_snapshot(folder / first, folder, second, read_only=True)
+        try:
+            os.stat(folder / second / "u")
+        finally:
+            btrfs_kernel.destroy_subvolume(folder, second)
+    finally:
+        btrfs_kernel.destroy_subvolume(folder, first)
 
 
 def has_program() -> bool:
