@@ -91,6 +91,19 @@ def conform(attempt: Attempt) -> Cell:
     return Cell(ran.returncode == 0, ", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
 
 
+def whole(attempt: Attempt) -> Cell:
+    """Every suite that ships, with each runtime."""
+    with tempfile.TemporaryDirectory(prefix="sandlot-conform-") as data:
+        words = ["-m", "sandlot", "--data-dir", data, "conform", "--matrix", "--storage", attempt.storage]
+        ran = attempt.run([*words, *(["--runtime", "none"] if attempt.short else [])])
+    lines = attempt.log.read_text().splitlines()
+    rows = [re.split(r"\s{2,}", line.strip()) for line in lines if line.startswith(("STORAGE ", f"{attempt.storage} "))]
+    if len(rows) < 2:
+        return Cell(False, f"no answer, exit code {ran.returncode}")
+    told = "; ".join(f"{runtime}: {cell}" for runtime, cell in zip(rows[0][1:], rows[1][1:], strict=False))
+    return Cell(ran.returncode == 0, told)
+
+
 def turns(attempt: Attempt) -> Cell:
     return attempt.tests(*(f"e2e/test_{name}" for name in TURNS))
 
@@ -122,7 +135,7 @@ def model(attempt: Attempt) -> Cell:
 
 
 SUITES: dict[str, Callable[[Attempt], Cell]] = {
-    run.__name__: run for run in (conform, turns, databases, disk, diffs, model, soak)
+    run.__name__: run for run in (conform, whole, turns, databases, disk, diffs, model, soak)
 }
 
 

@@ -15,6 +15,7 @@ from sandlot.conformance import (
     conform,
     conform_storage,
     conform_volumes,
+    conform_whole,
     is_conforming,
 )
 from sandlot.contracts import Storage, Taken, Volume
@@ -57,6 +58,27 @@ async def test_a_storage_conforms(
     assert is_conforming(outcomes)
     assert (await host.list(SessionFilter())).sessions == ()
     await nothing_left(host, settings.data, storage)
+
+
+async def test_all_suites_are_run_on_a_pair(host: SandboxHostService) -> None:
+    """One check of each, on the pair that needs no root; what deviates does so by its reason."""
+    names = frozenset(
+        {
+            "users_can_be_chosen",
+            "what_is_written_is_read_by_both",
+            "files_are_written_read_and_edited",
+            "a_volume_begins_empty",
+        }
+    )
+    part = await host.storage("local-disk")
+    have = await host.capabilities_of("none", "local-disk")
+    outcomes = {one.check: one.verdict async for one in conform_whole(host, "none", part, have, names)}
+    assert outcomes == {
+        "runtime: users_can_be_chosen": Verdict.DEVIATES,
+        "files: what_is_written_is_read_by_both": Verdict.PASSED,
+        "tools: files_are_written_read_and_edited": Verdict.PASSED,
+        "storage: a_volume_begins_empty": Verdict.PASSED,
+    }
 
 
 def test_every_check_says_its_promise_and_has_a_name_of_its_own() -> None:

@@ -16,6 +16,7 @@ from sandlot.conformance import (
     Verdict,
     conform,
     conform_storage,
+    conform_whole,
     is_conforming,
 )
 from sandlot.model import CapabilityNotSupported, InvalidArgument, Probe
@@ -31,9 +32,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="the storage suite instead: of this one, or of `all` that work here, with each runtime",
     )
+    parser.add_argument(
+        "--matrix",
+        action="store_true",
+        help="every suite, on each storage with each runtime, and a table of what came of each pair",
+    )
 
 
 async def run(context: Context) -> int:
+    if context.args.matrix:
+        return await _matrix(context)
     asked: str | None = context.args.storage
     async with context.engine() as host:
         storages, runtimes = await host.probes()
@@ -58,6 +66,41 @@ async def run(context: Context) -> int:
         for name, reason in away.items():
             context.screen.line(f"{name}: not ready: {reason}")
     return 0 if is_good else 1
+
+
+async def _matrix(context: Context) -> int:
+    asked: str | None = context.args.storage
+    found: dict[tuple[str, str], list[Outcome]] = {}
+    async with context.engine() as host:
+        storages, runtimes = await host.probes()
+        for storage in _choose("storage", storages, None if asked in (None, _ALL) else asked):
+            for runtime in _choose("runtime", runtimes, context.args.runtime):
+                have, part = await host.capabilities_of(runtime, storage), await host.storage(storage)
+                found[storage, runtime] = [one async for one in conform_whole(host, runtime, part, have)]
+    is_good = bool(found) and all(map(is_conforming, found.values()))
+    if context.screen.as_json:
+        pairs = [
+            {"storage": storage, "runtime": runtime, "outcomes": [dataclasses.asdict(one) for one in outcomes]}
+            for (storage, runtime), outcomes in found.items()
+        ]
+        context.screen.json({"conforming": is_good, "pairs": pairs})
+        return 0 if is_good else 1
+    context.screen.table(*_matrix_table(found))
+    for (storage, runtime), outcomes in found.items():
+        for one in outcomes:
+            if not one.is_good:
+                context.screen.line(f"{storage} on {runtime}: {one.check}: {one.verdict}: {one.detail}")
+    return 0 if is_good else 1
+
+
+def _matrix_table(found: dict[tuple[str, str], list[Outcome]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Storages downwards, runtimes across."""
+    runtimes = tuple(dict.fromkeys(runtime for _storage, runtime in found))
+    rows = [
+        (storage, *(_summary(found[storage, runtime]) for runtime in runtimes))
+        for storage in dict.fromkeys(storage for storage, _runtime in found)
+    ]
+    return ("STORAGE", *runtimes), rows
 
 
 async def _runtime_suite(host: Engine, runtime: str) -> list[Outcome]:

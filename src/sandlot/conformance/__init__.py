@@ -10,6 +10,7 @@ from sandlot.conformance.runtime import RUNTIME_CHECKS, RUNTIME_DEVIATIONS
 from sandlot.conformance.storage import STORAGE_CHECKS, conform_storage
 from sandlot.conformance.tools import TOOL_CHECKS, conform_tools
 from sandlot.conformance.volumes import VOLUME_CHECKS, VolumeStage, conform_volumes
+from sandlot.conformance.whole import conform_whole
 
 __all__ = [
     "FILE_CHECKS",
@@ -31,5 +32,6 @@ __all__ = [
     "conform_storage",
     "conform_tools",
     "conform_volumes",
+    "conform_whole",
     "is_conforming",
 ]

@@ -156,7 +156,6 @@ class Storage(Volumes, Points, Remains, Protocol):
     lacks: Mapping[str, str]  # what its volumes do not do that a plain filesystem does, in words, by name
     is_atomic: bool  # a snapshot is one moment of the files, whoever writes meanwhile
     is_whole: bool  # `u` of a volume holds all that its session wrote: nothing older lies below
-    notebook: Notebook | None
 
     @property
     def is_attached(self) -> bool:
@@ -168,6 +167,9 @@ class Storage(Volumes, Points, Remains, Protocol):
         """Whether what is mounted of it cannot be used again: all that stands on it must end before it is mounted anew.
         Cheap."""
         ...
+
+    @property
+    def notebook(self) -> Notebook | None: ...
 
     def was_used(self) -> bool:
         """Whether an engine attached it here before: then it may hold what nobody needs. Cheap; makes nothing."""
