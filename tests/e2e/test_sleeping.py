@@ -17,12 +17,15 @@ from sandlot.model import (
     CallRequest,
     CallState,
     CapabilityNotSupported,
+    ForkRequest,
     InvalidState,
     PauseRequest,
+    RollbackRequest,
     SandlotError,
     SessionPaused,
     SessionSpec,
     SessionState,
+    SnapshotRequest,
     TurnRequest,
 )
 from sandlot.wiring.embedded import build
@@ -156,13 +159,52 @@ async def test_a_program_with_memory_and_an_open_file_goes_on(settings: Settings
     assert not list((settings.data / "memory").iterdir())
 
 
+async def test_a_snapshot_with_memory_brings_processes_back_and_into_forks(
+    host: SandboxHostService, settings: Settings
+) -> None:
+    await host.create(SessionSpec(session_id="s"))
+    await count(host, 100)
+    assert (await host.create_snapshot(SnapshotRequest("s", "m", memory=True))).memory
+    assert (await host.get("s")).state is SessionState.ACTIVE
+    after = await until_counting(host)
+    (told,) = await host.list_snapshots("s")
+    image = sum(file.stat().st_size for file in (settings.data / "memory").rglob("*.img"))
+    assert told.memory
+    assert (told.space_bytes or 0) >= image >= MIB
+    forks = await host.fork(ForkRequest("s", "m", count=2, memory=True))
+    for fork in forks:
+        assert await until_counting(host, fork.session_id) > 0
+        assert await host.calls(fork.session_id) == [], "a call is its session's"
+        ran = await run(host, CallRequest(fork.session_id, ("pgrep", "-c", "python3")))
+        assert ran.stdout == b"1\n"
+    (plain,) = await host.fork(ForkRequest("s", "m"))
+    assert (await run(host, CallRequest(plain.session_id, ("pgrep", "python3")))).exit_code == 1
+    await run(host, CallRequest("s", ("touch", "new")))
+    assert await until_counting(host) > after, "it never knew of the others"
+    await host.rollback(RollbackRequest("s", "m"))
+    assert await until_counting(host) < after + 50, "it went back"
+    assert [call.state for call in await host.calls("s")] == [CallState.ENDED], "its call ended with the rollback"
+    ran = await run(host, CallRequest("s", ("sh", "-c", "pgrep -c python3; ls")))
+    assert ran.stdout == b"1\ncount\n"
+    await host.create_snapshot(SnapshotRequest("s", "files"))
+    with pytest.raises(InvalidState, match="without memory"):
+        await host.fork(ForkRequest("s", "files", memory=True))
+    await host.delete_snapshot("s", "m")
+    assert not list((settings.data / "memory").iterdir())
+
+
 def die_at(settings: Settings, place: str) -> int:
     """In a process of its own."""
 
     async def live() -> None:
         async with build(settings) as host:
-            if place.startswith("checkpoint"):
+            if place.startswith(("rollback:", "restore: replaced")):
                 failpoints.arm(place, lambda: os._exit(KILLED))
+                await host.rollback(RollbackRequest("s", "m"))
+            if place.startswith(("checkpoint:", "snapshot:")):
+                failpoints.arm(place, lambda: os._exit(KILLED))
+            if place.startswith("snapshot:"):
+                await host.create_snapshot(SnapshotRequest("s", "n", memory=True))
             await host.pause(PauseRequest("s", memory=True))
             failpoints.arm(place, lambda: os._exit(KILLED))
             await host.resume("s")
@@ -179,16 +221,20 @@ async def begin_to_count(settings: Settings) -> None:
     async with build(settings) as host:
         await host.create(SessionSpec(session_id="s"))
         await count(host)
+        await host.create_snapshot(SnapshotRequest("s", "m", memory=True))
 
 
 async def look_after(settings: Settings, place: str) -> None:
     async with build(settings) as host:
         asleep = (await host.get("s")).sleeps
         assert asleep is (place in ("checkpoint: written", "checkpoint: recorded")), place
-        assert len(list((settings.data / "memory").iterdir())) == asleep
+        snapshots = [snapshot.name for snapshot in await host.list_snapshots("s")]
+        assert snapshots == (["m", "n"] if place == "snapshot: recorded" else ["m"]), place
+        assert len(list((settings.data / "memory").iterdir())) == asleep + len(snapshots), place
         await host.resume("s")
+        if place == "rollback: layer made":  # what runs has ended, and nothing has come back yet
+            await host.rollback(RollbackRequest("s", "m"))
         await until_counting(host)
-        assert [call.state for call in await host.calls("s")] == [CallState.RUNNING]
 
 
 async def leave(settings: Settings) -> None:
@@ -196,13 +242,20 @@ async def leave(settings: Settings) -> None:
         await clean_up(host)
 
 
+PLACES = (
+    *(name for name in failpoints.NAMES if name.startswith(("checkpoint:", "restore:"))),
+    *("rollback: begun", "rollback: layer made", "rollback: recorded", "snapshot: layer made", "snapshot: recorded"),
+)
+
+
 def test_the_next_engine_finds_it_asleep_or_awake_and_it_counts_on(settings: Settings) -> None:
     """Killed at every place, one after the other; the program never notices."""
     asyncio.run(begin_to_count(settings))
-    for place in [name for name in failpoints.NAMES if name.startswith(("checkpoint:", "restore:"))]:
+    for place in PLACES:
         assert die_at(settings, place) == KILLED, place
         asyncio.run(look_after(settings, place))
     asyncio.run(leave(settings))
+    assert not list((settings.data / "memory").iterdir())
 
 
 async def test_what_cannot_be_kept_is_told_and_files_are_never_lost(

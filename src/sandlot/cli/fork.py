@@ -16,6 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--count", metavar="N", default="1", help="how many (default: 1)")
     parser.add_argument("--label", metavar="KEY=VALUE", action="append", help="instead of those of the session")
     parser.add_argument("--timeout", metavar="TIME", help="how long they live: 90, 30s, 10m, 2h (default: 24h)")
+    parser.add_argument("--with-memory", action="store_true", help="with what ran there; AT must have it")
     parser.add_argument("--request-id", metavar="ID", help="a repeated one gives the first answer")
 
 
@@ -28,6 +29,7 @@ async def run(context: Context) -> int:
         labels=None if args.label is None else values.pairs("--label", args.label),
         timeout_s=limits.SESSION_LIFETIME_S if args.timeout is None else values.duration("--timeout", args.timeout),
         request_id=args.request_id,
+        memory=args.with_memory,
     )
     async with context.engine() as host:
         made = await host.fork(request)

@@ -16,6 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", nargs="?", help="what it is called")
     parser.add_argument("--list", action="store_true", help="show those that are there")
     parser.add_argument("--delete", metavar="NAME", help="remove one; what others need of it stays")
+    parser.add_argument("--with-memory", action="store_true", help="with what runs, which stands still meanwhile")
     parser.add_argument("--request-id", metavar="ID", help="a repeated one gives the first answer")
 
 
@@ -31,7 +32,7 @@ async def run(context: Context) -> int:
             if context.screen.as_json:
                 context.screen.json({"deleted": args.delete})
             return 0
-        taken = await host.create_snapshot(SnapshotRequest(args.id, args.name, args.request_id))
+        taken = await host.create_snapshot(SnapshotRequest(args.id, args.name, args.request_id, args.with_memory))
     if context.screen.as_json:
         context.screen.json(dataclasses.asdict(taken))
     else:
@@ -46,7 +47,7 @@ def _show(context: Context, snapshots: list[Snapshot]) -> int:
     rows = [
         (
             shot.name,
-            shot.kind,
+            f"{shot.kind}, memory" if shot.memory else shot.kind,
             f"{ago(time.time() - shot.created)} ago",
             shot.parent or "the template",
             "" if shot.space_bytes is None else size_text(shot.space_bytes),

@@ -127,9 +127,8 @@ class Sessions(Protocol):
 
         Raises InvalidArgument, SessionNotFound, SessionDestroying, SessionFailed, ToolsInFlight when calls must not be
         frozen and do not end in time, CapabilityNotSupported where processes cannot be frozen or kept, InvalidState
-        when one of them holds what cannot be kept, LimitReached when the disk has no room for them, DeadlineExceeded,
-        Unavailable; then nothing has changed. Only when that turns out halfway processes are lost: then it has failed,
-        with its files.
+        when one holds what cannot be kept, LimitReached when the disk has no room for them, DeadlineExceeded,
+        Unavailable; then nothing has changed, unless that turned out halfway: then it has failed, with its files.
         """
         ...
 
@@ -137,7 +136,7 @@ class Sessions(Protocol):
         """It goes on where it stood. One that is not paused does already.
 
         Raises InvalidArgument, SessionNotFound, SessionDestroying, SessionFailed, InvalidState when its time is up,
-        DeadlineExceeded, Unavailable; then it is still paused, unless it has failed.
+        DeadlineExceeded, Unavailable.
         """
         ...
 
@@ -329,7 +328,8 @@ class Snapshots(Protocol):
     """
 
     async def create_snapshot(self, request: SnapshotRequest) -> Snapshot:
-        """Durable when it returns. Raises Conflict when the name is taken, ToolsInFlight when writes do not end."""
+        """Durable when it returns. With `memory`, what runs is kept too, and stands still meanwhile. Raises Conflict
+        when the name is taken, ToolsInFlight when writes do not end, and with `memory` what `pause` raises."""
         ...
 
     async def list_snapshots(self, session_id: str) -> Sequence[Snapshot]:
@@ -353,12 +353,13 @@ class Snapshots(Protocol):
         ...
 
     async def rollback(self, request: RollbackRequest) -> SessionInfo:
-        """Put the session's files back, in place, and end what runs in it. Raises SnapshotNotFound, ToolsInFlight while
-        someone waits for a call."""
+        """Put the session's files back, in place, and end what runs; what ran goes on, where the snapshot has memory.
+        Raises SnapshotNotFound, ToolsInFlight while someone waits for a call."""
         ...
 
     async def fork(self, request: ForkRequest) -> Sequence[SessionInfo]:
-        """New sessions, all or none. Raises SnapshotNotFound, MaxSessionsReached, HostUnhealthy, LimitReached."""
+        """New sessions, all or none; with `memory`, what ran goes on in each of them. Raises SnapshotNotFound,
+        MaxSessionsReached, HostUnhealthy, LimitReached; with `memory` what `pause` raises, InvalidState without any."""
         ...
 
 

@@ -34,6 +34,7 @@ NAMES = (
     "checkpoint: begun",
     "checkpoint: written",
     "checkpoint: recorded",
+    "restore: replaced",
     "restore: started",
     "restore: recorded",
     "destroy: marked",

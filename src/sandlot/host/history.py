@@ -2,12 +2,23 @@
 
 import json
 import sqlite3
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 from sandlot.host.journal import CallRow, Journal, SessionRow, write_calls
 from sandlot.host.repeats import Verb
-from sandlot.model import ChangeCounts, EventKind, ForkRequest, Snapshot, SnapshotKind
+from sandlot.model import (
+    ChangeCounts,
+    EventKind,
+    ForkRequest,
+    PauseReason,
+    SessionState,
+    Snapshot,
+    SnapshotKind,
+)
+
+REPLACED = "replaced"  # what is under way: its guest is to end, because it sleeps at another point
 
 _ADD_SNAPSHOT = "INSERT INTO snapshots VALUES (?,?,?,?,?,?,?,?,?,?)"
 _ADD_TURN = "INSERT INTO turns VALUES (?,?,?,?,?,?,?)"
@@ -27,7 +38,8 @@ class SnapshotRow:
     memory: str = ""  # the image of the processes that ran, if it has one
 
     def told(self, space_bytes: int | None = None) -> Snapshot:
-        return Snapshot(self.session_id, self.name, self.kind, self.created, self.turn, self.parent, space_bytes)
+        about = (self.kind, self.created, self.turn, self.parent, space_bytes, bool(self.memory))
+        return Snapshot(self.session_id, self.name, *about)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +91,11 @@ class History:
         await self._journal.transact(write, full=True)
 
     async def roll_back(
-        self, to: SnapshotRow, volume_state: str, *, forget: tuple[str, ...], calls_until: int | None
+        self, to: SnapshotRow, volume_state: str, *, forget: tuple[str, ...], calls_until: int | None, memory: str = ""
     ) -> None:
         """The session goes on from a snapshot. What `forget` names is gone, with its turns. With `calls_until`, so are
-        the calls that came later, up to that one: their ids are free again, their numbers are not."""
+        the calls that came later, up to that one: their ids are free again, their numbers are not. With `memory`, it
+        sleeps from now on, and the guest that it has is nobody's."""
 
         def write(db: sqlite3.Connection) -> None:
             sql = "UPDATE sessions SET volume_state = ?, head = ?, changing = '' WHERE session_id = ?"
@@ -96,6 +109,11 @@ class History:
                 db.execute(sql, (to.session_id, to.last_process_id))
                 sql = "UPDATE sessions SET forgotten = ? WHERE session_id = ?"
                 db.execute(sql, (calls_until, to.session_id))
+            if memory:
+                columns = "state = ?, reason = ?, paused_at = ?, memory = ?, changing = ?"
+                sql = f"UPDATE sessions SET {columns} WHERE session_id = ?"
+                asleep = (str(SessionState.PAUSED), str(PauseReason.MOMENT), time.time(), memory, REPLACED)
+                db.execute(sql, (*asleep, to.session_id))
             self._journal.events.write(db, to.session_id, EventKind.ROLLED_BACK, to.name)
 
         await self._journal.transact(write, full=True)

@@ -13,6 +13,7 @@ from sandlot.host import failpoints
 from sandlot.host.admission import Admission
 from sandlot.host.background import Background
 from sandlot.host.choices import Choices, check_wishes, grant, session_capabilities
+from sandlot.host.history import SnapshotRow
 from sandlot.host.journal import SessionRow
 from sandlot.host.journal_writer import JournalError
 from sandlot.host.listing import list_sessions, space_used
@@ -290,32 +291,26 @@ class Lifecycle:
         return await self._board(row, wishes, vessel)
 
     async def fork(
-        self, source: Session, origin: str, point: str, labels: Mapping[str, str], timeout_s: float
+        self, source: Session, at: SnapshotRow, labels: Mapping[str, str], timeout_s: float, image: Path | None
     ) -> Session:
-        """A session that begins at a point of another one, and has everything else of it."""
-        session_id = new_session_id()
+        """A session that begins at a point of another one, and has everything else of it; with an image, what ran."""
+        session_id, row, wishes = new_session_id(), source.row, source.wishes_with(labels)
         self._admit(session_id)
         # Counted from now on: many are made at once, and together they must not be more than fit.
         self.creating.add(session_id)
         try:
-            return await self._fork(session_id, source, origin, point, labels, timeout_s)
+            self._admission.expect(session_id, wishes.resources, self._held())
+            parts = self._parts.storages[row.storage], self._parts.runtimes[row.runtime]
+            template = Template(row.template, "", row.template_path)
+            vessel = await self._vessels.begin(*parts, template, wishes.resources, at.point)
+            vessel.image = image
+            made = self._new_row(session_id, SessionSpec(template=row.template, timeout_s=timeout_s), wishes, vessel)
+            # Marked, until all that were asked for are there: those of an engine that died in between are removed.
+            made = replace(made, origin=f"{row.session_id}/{at.name}", changing=FORKING)
+            return await self._board(replace(made, forgotten=at.last_process_id if image else 0), wishes, vessel)
         finally:
             self.creating.remove(session_id)
             self._admission.arrived(session_id)
-
-    async def _fork(
-        self, session_id: str, source: Session, origin: str, point: str, labels: Mapping[str, str], timeout_s: float
-    ) -> Session:
-        row = source.row
-        runtime, storage = self._parts.runtimes[row.runtime], self._parts.storages[row.storage]
-        template = Template(row.template, "", row.template_path)
-        wishes = source.wishes_with(labels)
-        self._admission.expect(session_id, wishes.resources, self._held())
-        vessel = await self._vessels.begin(storage, runtime, template, wishes.resources, point)
-        spec = SessionSpec(template=row.template, timeout_s=timeout_s)
-        # Marked, until all that were asked for are there: those of an engine that died in between are removed.
-        made = replace(self._new_row(session_id, spec, wishes, vessel), origin=origin, changing=FORKING)
-        return await self._board(made, wishes, vessel)
 
     async def arrive(
         self, session_id: str, wishes: Wishes, parts: Place, timeout_s: float, fill: Callable[[Vessel], Awaitable[None]]
@@ -357,6 +352,8 @@ class Lifecycle:
             await failpoints.reach("create: guest started")
             await recorded
             await failpoints.reach("create: recorded")
+            if vessel.image and vessel.guest:
+                await session.resume_calls(vessel.guest)
             if vessel.lost:
                 raise Unavailable("the guest ended while its session was being made", session_id=session_id)
         except BaseException:  # undone, then raised again

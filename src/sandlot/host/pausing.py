@@ -75,7 +75,8 @@ class Pausing:
             if group is None:
                 await self._under_way.unbroken(self._say_why(session, reason))
             elif memory:
-                await self._under_way.unbroken(self._sleep(session, reason))
+                since = session.row.paused_at or time.time()
+                await self._under_way.unbroken(self._sleeping.sleep(session, reason, since))
             else:
                 await self._under_way.unbroken(self._stop(session, group, reason))
 
@@ -123,16 +124,6 @@ class Pausing:
                 session_id=session.row.session_id,
                 count=running,
             )
-
-    async def _sleep(self, session: Session, reason: PauseReason) -> None:
-        row = session.row
-        session.hold_calls()
-        try:
-            await self._sleeping.sleep(session, reason, row.paused_at or time.time())
-        except BaseException:  # undone, then raised again
-            if row.state is SessionState.ACTIVE:
-                session.release_calls(0.0)
-            raise
 
     async def _say_why(self, session: Session, reason: PauseReason) -> None:
         """One that sleeps does already what a pause wants."""

@@ -122,14 +122,16 @@ class SandboxHostService:
             files.make_link,
         )
         self.get_attributes, self.set_attributes = files.get_attributes, files.set_attributes
-        self._turns = Turns(self._lifecycle, parts, self._background, settings.turns_kept, settings.snapshot_prefix)
+        self._turns = Turns(
+            self._lifecycle, parts, self._background, sleeping, settings.turns_kept, settings.snapshot_prefix
+        )
         self._tools = tools = ToolCalls(self, self._lifecycle.find, ToolRows(parts.journal), self._turns)
         self.tools, self.cancel_tool, self.add_tools = tools.catalogue, tools.cancel, tools.add
         self._moving = Moving(self._lifecycle, parts, self._choices, self._outputs)
         self._exporting = Exporting(self._lifecycle, parts)
         self._importing = Importing(self._lifecycle, parts, self._choices)
         self._templates = Templates(self._lifecycle, parts)
-        self._forks = Forks(self._lifecycle, parts, self._turns)
+        self._forks = Forks(self._lifecycle, parts, self._turns, sleeping)
 
     # ---- life --------------------------------------------------------------------------------------------------
 
@@ -385,9 +387,11 @@ class SandboxHostService:
         session = self._lifecycle.find(request.session_id)
         if session.row.state is SessionState.PAUSED or session.gate.is_resting:
             await self._duties.ready(session)
+        target = session.find_snapshot(request.to)
         await self._turns.rollback(request)
         session = self._lifecycle.find(request.session_id)
-        await self._lifecycle.serving.again(session)
+        if target is None or not target.memory:  # else what its template starts runs already
+            await self._lifecycle.serving.again(session)
         return session.info()
 
     async def fork(self, request: ForkRequest) -> Sequence[SessionInfo]:

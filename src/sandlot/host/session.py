@@ -48,6 +48,7 @@ from sandlot.model import (
     SessionNotFound,
     SessionState,
     Start,
+    Stream,
     Unavailable,
     call_snapshot,
     limits,
@@ -406,13 +407,13 @@ class Session:
         self.limit_watch.forget()
         for known in await guest.known():
             if known.process_id >= FIRST_ERRAND:
-                guest.adopt(known, _DEAF).release()
+                _Unheard(guest, known)
                 continue
             self.last_process_id = max(self.last_process_id, known.process_id)
             row = recorded.get(known.process_id)
-            if row and row.record.result:
-                # It was recorded, but the guest did not hear of it.
-                guest.adopt(known, _DEAF).release()
+            if row.record.state is not CallState.RUNNING if row else known.process_id <= self.row.forgotten:
+                # Its end was recorded and the guest did not hear of it; or it runs again, from an image.
+                _Unheard(guest, known)
                 continue
             alive.add(known.process_id)
             self._resume_call(guest, known, row)
@@ -451,8 +452,13 @@ def no_session(session_id: str) -> SessionNotFound:
     )
 
 
-class _Deaf:
-    """Hears of a process whose story is already told."""
+class _Unheard:
+    """Hears of a process whose call is over, or was another session's: it may go on, and what it says is dropped."""
+
+    def __init__(self, guest: Guest, known: KnownProcess) -> None:
+        self._process = guest.adopt(known, self)
+        for stream in Stream:
+            self._process.discard(stream)
 
     def on_started(self, pid: int) -> None:
         del pid
@@ -465,12 +471,11 @@ class _Deaf:
 
     def on_failed(self, error: int, stage: str) -> None:
         del error, stage
+        self._process.release()
 
     def on_exit(self, ended: ProcessEnd) -> None:
         del ended
+        self._process.release()
 
     def on_lost(self, reason: str) -> None:
         del reason
-
-
-_DEAF = _Deaf()

@@ -7,18 +7,19 @@ as asleep and has a guest was being woken: its processes have run, so it is awak
 
 import asyncio
 import time
-from contextlib import suppress
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 from sandlot.contracts.runtime import Guest
 from sandlot.host import failpoints
-from sandlot.host.history import History
+from sandlot.host.history import REPLACED, History
 from sandlot.host.lifecycle import Lifecycle
 from sandlot.host.parts import HostParts
 from sandlot.host.rests import CHECKPOINT, Rests
 from sandlot.host.room import room
 from sandlot.host.session import Session
-from sandlot.model import Capability, SandlotError, SessionState, Unavailable, limits
+from sandlot.model import Capability, InvalidState, PauseReason, SandlotError, SessionState, Unavailable, limits
 from sandlot.model.capability import need
 
 _POLL_S = 0.05
@@ -30,6 +31,7 @@ class Sleeping:
         self._parts = parts
         self._memories = parts.memories
         self._rests = Rests(parts.journal)
+        self._history = History(parts.journal)
 
     def need(self, session: Session) -> None:
         """Raises CapabilityNotSupported."""
@@ -38,9 +40,10 @@ class Sleeping:
         need(runtime.capabilities, Capability.MEMORY, f"the runtime {runtime.name}", step)
 
     async def sleep(self, session: Session, reason: str, since: float) -> None:
-        """With the gate shut and the calls held. When it raises, the session goes on as before, or has failed."""
+        """With the gate shut. When it raises, the session goes on as before, or has failed."""
         row, runtime = session.row, self._parts.runtimes[session.row.runtime]
         image = await asyncio.to_thread(self._memories.make)
+        session.hold_calls()
         session.part_calls()
         try:
             await self._rests.begin_checkpoint(row.session_id, image)
@@ -67,10 +70,55 @@ class Sleeping:
             return
         try:
             await session.resume_calls(guest)
-            if session.row.state is SessionState.PAUSED:
+            if session.row.state is SessionState.ACTIVE:
+                session.release_calls(0.0)
+            else:
                 await self._parts.runtimes[session.row.runtime].group(session.row.volume).pause()
         except SandlotError as lost:
             session.on_wedged(lost.message)
+
+    @asynccontextmanager
+    async def asleep(self, session: Session) -> AsyncGenerator[str]:
+        """For a moment, with the gate shut. Gives an image that is removed again when the block raises. Raises
+        InvalidState for one that is frozen, and what `sleep` and `wake` raise."""
+        is_awake = session.row.state is SessionState.ACTIVE
+        if is_awake:
+            await self.sleep(session, PauseReason.MOMENT, time.time())
+        elif not session.row.memory:
+            raise InvalidState(
+                f"session {session.row.session_id} is frozen, and its memory cannot be read",
+                next_step="resume it, or pause it with its memory",
+                session_id=session.row.session_id,
+            )
+        try:
+            async with self.lent(session.row.memory) as image:
+                yield image
+        finally:
+            if is_awake:
+                await self.wake(session)
+
+    @asynccontextmanager
+    async def lent(self, memory: str) -> AsyncGenerator[str]:
+        """Another name for an image, removed again when the block raises."""
+        image = await asyncio.to_thread(self._memories.copy, memory)
+        try:
+            yield image
+        except BaseException:  # undone, then raised again
+            await asyncio.to_thread(self._memories.remove, image)
+            raise
+
+    async def come_back(self, session: Session, image: str) -> None:
+        """It is recorded as asleep with this image: the guest that it has ends, and another one comes from there."""
+        asleep = {"state": SessionState.PAUSED, "reason": PauseReason.MOMENT, "paused_at": time.time(), "memory": image}
+        session.row = replace(session.row, **asleep)
+        session.is_leaving = True
+        try:
+            await self._parts.runtimes[session.row.runtime].stop(session.row.volume)
+        finally:
+            session.is_leaving, session.guest = False, None
+        await self._history.end(session.row.session_id)
+        await failpoints.reach("restore: replaced")
+        await self.wake(session)
 
     async def wake(self, session: Session) -> None:
         """With the gate shut. When it raises, the session still sleeps, or has failed. Raises Unavailable,
@@ -139,13 +187,20 @@ class Sleeping:
             await asyncio.to_thread(self._memories.sync, row.memory)
             await self._rests.set_asleep(row.session_id, row.reason, since)
             session.row, guest = replace(row, state=SessionState.PAUSED, paused_at=since, changing=""), None
-        elif row.changing:  # a snapshot that was not recorded; nobody stands on its files
-            await History(self._parts.journal).end(row.session_id)
+        elif row.changing:
+            if row.changing == REPLACED:
+                await self._parts.runtimes[row.runtime].stop(row.volume)
+                guest = None
+            # Else a snapshot that was not recorded; nobody stands on its files.
+            await self._history.end(row.session_id)
             session.row = replace(row, changing="")
-        if guest is None:
-            await session.rest(None)
-        else:
+        if guest is not None:
             await self.woken(session, guest)
+            return True
+        await session.rest(None)
+        if session.row.reason == PauseReason.MOMENT:
+            with suppress(SandlotError):  # it sleeps, and whoever resumes it is told why
+                await self.wake(session)
         return True
 
     async def _has_ended(self, session: Session, guest: Guest | None) -> bool:

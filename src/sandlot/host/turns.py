@@ -23,6 +23,7 @@ from sandlot.host.parts import HostParts
 from sandlot.host.repeats import Repeats, Verb
 from sandlot.host.room import room
 from sandlot.host.session import Session
+from sandlot.host.sleeping import Sleeping
 from sandlot.host.under_way import UnderWay
 from sandlot.model import (
     CURRENT,
@@ -59,10 +60,17 @@ _log = logging.getLogger("sandlot.host")
 
 class Turns:
     def __init__(
-        self, lifecycle: Lifecycle, parts: HostParts, background: Background, turns_kept: int, prefix: str
+        self,
+        lifecycle: Lifecycle,
+        parts: HostParts,
+        background: Background,
+        sleeping: Sleeping,
+        turns_kept: int,
+        prefix: str,
     ) -> None:
         self._lifecycle = lifecycle
         self._background = background
+        self._sleeping = sleeping
         self._parts = parts
         self._journal: Journal = parts.journal
         self._history = History(parts.journal)
@@ -79,6 +87,8 @@ class Turns:
     async def _create_snapshot(self, request: SnapshotRequest) -> Snapshot:
         session = self.find(request.session_id)
         self.need_snapshots(session)
+        if request.memory:
+            self._sleeping.need(session)
         check_given_name(request.name, self._prefix)
         async with self.once(Verb.SNAPSHOT, request) as known:
             if known is not None:
@@ -93,7 +103,7 @@ class Turns:
                     next_step="choose another name, or delete it",
                     session_id=request.session_id,
                 )
-            row = await self.take_named(session, request.name, request.request_id)
+            row = await self.take_named(session, request.name, request.request_id, memory=request.memory)
         return row.told()
 
     async def snapshot_call(self, session: Session, call_id: str) -> str | None:
@@ -131,6 +141,7 @@ class Turns:
         await self._history.remove(session.row.session_id, *(row.name for row in rows))
         await failpoints.reach("delete: recorded")
         session.forget_snapshots(*(row.name for row in rows))
+        await asyncio.to_thread(self._parts.memories.remove, *(row.memory for row in rows))
         await self._storage(session).release(*(row.point for row in rows))
         self._lifecycle.sweep()
 
@@ -178,7 +189,9 @@ class Turns:
         row = session.snapshots.get(name or "")
         parent = session.snapshots.get(row.parent or "") if row else None
         with suppress(NotFound):
-            return await self._storage(session).usage(row.point, parent.point if parent else "") if row else None
+            if row:
+                image = await asyncio.to_thread(self._parts.memories.used, row.memory) if row.memory else 0
+                return image + await self._storage(session).usage(row.point, parent.point if parent else "")
         return None
 
     async def _turn(self, session: Session, answer: str) -> Turn:
@@ -233,6 +246,7 @@ class Turns:
         kind: SnapshotKind,
         turn: TurnRow | None,
         request_id: str | None,
+        memory: str = "",
     ) -> SnapshotRow:
         """With the gate shut. Raises what `Snapshots.create_snapshot` raises; then everything is as before."""
         session_id, runtime, storage = session.row.session_id, self._runtime(session), self._storage(session)
@@ -264,7 +278,7 @@ class Turns:
             serial = session.last_snapshot + 1
             number = turn.number if turn else None
             head = (session_id, name, serial, kind, number, session.row.head, time.time())
-            row = SnapshotRow(*head, taken.point, session.last_process_id)
+            row = SnapshotRow(*head, taken.point, session.last_process_id, memory)
             await self._history.add(row, taken.volume.state, turn, request_id)
         except BaseException:  # undone, then raised again
             await asyncio.shield(self._undo(session, volume, taken, marked))
@@ -283,8 +297,13 @@ class Turns:
         await storage.tidy(state)
         self._lifecycle.sweep()
 
-    async def take_named(self, session: Session, name: str, request_id: str | None = None) -> SnapshotRow:
-        return await self._take(session, name, SnapshotKind.NAMED, None, request_id)
+    async def take_named(
+        self, session: Session, name: str, request_id: str | None = None, *, memory: bool = False
+    ) -> SnapshotRow:
+        if not memory:
+            return await self._take(session, name, SnapshotKind.NAMED, None, request_id)
+        async with self._sleeping.asleep(session) as image:
+            return await self._take(session, name, SnapshotKind.NAMED, None, request_id, image)
 
     async def _freeze_and_take(self, storage: Storage, volume: Volume, group: Group, *, is_frozen: bool) -> Taken:
         is_alone = not storage.is_atomic and await group.is_alone()
@@ -344,6 +363,15 @@ class Turns:
         return session.info()
 
     async def _roll_back(self, session: Session, target: SnapshotRow, *, keep: bool) -> None:
+        if not target.memory:
+            await self._change_root(session, target, keep=keep)
+            return
+        async with self._sleeping.lent(target.memory) as image:
+            await self._change_root(session, target, keep=keep, image=image)
+        await self._sleeping.come_back(session, image)
+
+    async def _change_root(self, session: Session, target: SnapshotRow, *, keep: bool, image: str = "") -> None:
+        """Under the guest that it has; with an image the guest stays where it is, and is nobody's from then on."""
         session_id, runtime, storage = session.row.session_id, self._runtime(session), self._storage(session)
         old = session.volume
         assert old is not None, "an active session has a volume"
@@ -358,14 +386,16 @@ class Turns:
             new = await storage.restore(old, target.point)
             await failpoints.reach("rollback: layer made")
             session.volume = new
-            async with room(storage, session):
-                await runtime.swap(session.start_plan())
+            if not image:
+                async with room(storage, session):
+                    await runtime.swap(session.start_plan())
             await failpoints.reach("rollback: swapped")
             await self._history.roll_back(
                 target,
                 new.state,
                 forget=tuple(row.name for row in newer),
                 calls_until=None if keep else session.last_process_id,
+                memory=image,
             )
         except BaseException:  # undone, then raised again
             await asyncio.shield(self._undo_rollback(session, old, new))
@@ -374,6 +404,7 @@ class Turns:
         session.row = replace(session.row, head=target.name, volume_state=new.state)
         session.forget_snapshots(*(row.name for row in newer))
         session.turned = None  # turns may be gone
+        await asyncio.to_thread(self._parts.memories.remove, *(row.memory for row in newer))
         await storage.release(old.state, *(row.point for row in newer))
         self._lifecycle.notes.remember(session)
         self._lifecycle.sweep()

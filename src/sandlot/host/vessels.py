@@ -39,6 +39,7 @@ class Vessel:
     runtime: Runtime
     resources: Resources  # the limits that its guest has, or is to have
     mounts: tuple[MountPlan, ...] = ()
+    image: Path | None = None  # of the processes that its guest goes on with
     guest: Guest | None = None  # until it is started
     lost: bool = False
     on_end: Callable[[str], None] | None = None
@@ -105,7 +106,7 @@ class Vessels:
     async def start(self, vessel: Vessel) -> None:
         """Give it a guest. Raises Unavailable, DeadlineExceeded; whoever has the vessel discards it then."""
         path = Path(vessel.template.path) if vessel.template.path else None
-        plan = StartPlan(vessel.volume, path, vessel.id_range, vessel.resources, vessel.mounts)
+        plan = StartPlan(vessel.volume, path, vessel.id_range, vessel.resources, vessel.mounts, vessel.image)
         vessel.guest = await vessel.runtime.start(plan, vessel.ended)
 
     async def limit(self, vessel: Vessel, resources: Resources) -> None:

@@ -42,6 +42,7 @@ class PauseReason(StrEnum):
     ASKED = ""
     IDLE = "idle"  # the next call or file verb wakes it
     EXPIRED = "expired"  # it can be resumed when its time was extended
+    MOMENT = "moment"  # its memory is being kept or brought back; the next engine lets it go on
 
 
 class SessionEvent(StrEnum):

@@ -28,6 +28,7 @@ class Snapshot:
     turn: int | None = None  # the turn that it closes, if it closes one
     parent: str | None = None  # the snapshot that its files grew from; None: the template, or where it was forked from
     space_bytes: int | None = None  # on disk, that no older snapshot needs; None: not measured
+    memory: bool = False  # it has the processes that ran, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class SnapshotRequest:
     session_id: str
     name: str
     request_id: str | None = None  # a repeated one gives the first answer
+    memory: bool = False  # with what runs, which stands still for as long as that takes
 
     def __post_init__(self) -> None:
         check_session_id(self.session_id)
@@ -65,6 +67,7 @@ class ForkRequest:
     labels: Mapping[str, str] | None = None  # None: those of the session
     timeout_s: float = limits.SESSION_LIFETIME_S
     request_id: str | None = None
+    memory: bool = False  # with what ran; a snapshot that was named must have it
 
     def __post_init__(self) -> None:
         check_session_id(self.session_id)

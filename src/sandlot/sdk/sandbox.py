@@ -324,9 +324,10 @@ class AsyncSandbox:
         return [*await (await self._client.host()).turns(self._id)]
 
     @in_portal
-    async def create_snapshot(self, name: str, *, request_id: str | None = None) -> Snapshot:
-        """A point with a name of yours; it stays until you delete it. Raises Conflict when the name is taken."""
-        return await (await self._client.host()).create_snapshot(SnapshotRequest(self._id, name, request_id))
+    async def create_snapshot(self, name: str, *, memory: bool = False, request_id: str | None = None) -> Snapshot:
+        """A point with a name of yours; it stays until you delete it. With `memory=True` it has what runs, too, which
+        stands still meanwhile. Raises Conflict when the name is taken, CapabilityNotSupported, InvalidState."""
+        return await (await self._client.host()).create_snapshot(SnapshotRequest(self._id, name, request_id, memory))
 
     @in_portal
     async def snapshots(self) -> builtins.list[Snapshot]:
@@ -340,8 +341,9 @@ class AsyncSandbox:
 
     @in_portal
     async def rollback(self, to: str | int, *, keep: bool = False) -> SessionInfo:
-        """Put all files back to a snapshot or a turn, in place; what runs ends. `keep` leaves what is newer as another
-        branch. Raises SnapshotNotFound, ToolsInFlight while someone waits for a command."""
+        """Put all files back to a snapshot or a turn, in place. What runs ends; what ran goes on, if the snapshot has
+        its memory. `keep` leaves what is newer as another branch. Raises SnapshotNotFound, ToolsInFlight while someone
+        waits for a command."""
         return await (await self._client.host()).rollback(RollbackRequest(self._id, str(to), keep))
 
     async def fork(
@@ -351,12 +353,15 @@ class AsyncSandbox:
         count: int = 1,
         labels: Mapping[str, str] | None = None,
         timeout: float = limits.SESSION_LIFETIME_S,
+        memory: bool = False,
         request_id: str | None = None,
         detach: bool = False,
     ) -> builtins.list[Self]:
-        """New sandboxes, all or none, that begin with the files of a snapshot or a turn, or of now. Raises
-        SnapshotNotFound, MaxSessionsReached, LimitReached."""
-        request = ForkRequest(self._id, None if at is None else str(at), count, labels, timeout, request_id)
+        """New sandboxes, all or none, that begin with the files of a snapshot or a turn, or of now; with `memory=True`
+        also with what ran there. Raises SnapshotNotFound, MaxSessionsReached, LimitReached, CapabilityNotSupported,
+        InvalidState when the snapshot has no memory."""
+        point = None if at is None else str(at)
+        request = ForkRequest(self._id, point, count, labels, timeout, request_id, memory)
 
         async def make() -> Sequence[SessionInfo]:
             return await (await self._client.host()).fork(request)

@@ -744,9 +744,10 @@ class Sandbox:
         """Oldest first, with their calls and the number of changes."""
         return self._inner.client.portal.run(self._inner.turns())
 
-    def create_snapshot(self, name: str, *, request_id: str | None = None) -> Snapshot:
-        """A point with a name of yours; it stays until you delete it. Raises Conflict when the name is taken."""
-        return self._inner.client.portal.run(self._inner.create_snapshot(name, request_id=request_id))
+    def create_snapshot(self, name: str, *, memory: bool = False, request_id: str | None = None) -> Snapshot:
+        """A point with a name of yours; it stays until you delete it. With `memory=True` it has what runs, too, which
+        stands still meanwhile. Raises Conflict when the name is taken, CapabilityNotSupported, InvalidState."""
+        return self._inner.client.portal.run(self._inner.create_snapshot(name, memory=memory, request_id=request_id))
 
     def snapshots(self) -> builtins.list[Snapshot]:
         """Those of turns and those with names, oldest first."""
@@ -757,8 +758,9 @@ class Sandbox:
         self._inner.client.portal.run(self._inner.delete_snapshot(name))
 
     def rollback(self, to: str | int, *, keep: bool = False) -> SessionInfo:
-        """Put all files back to a snapshot or a turn, in place; what runs ends. `keep` leaves what is newer as another
-        branch. Raises SnapshotNotFound, ToolsInFlight while someone waits for a command."""
+        """Put all files back to a snapshot or a turn, in place. What runs ends; what ran goes on, if the snapshot has
+        its memory. `keep` leaves what is newer as another branch. Raises SnapshotNotFound, ToolsInFlight while someone
+        waits for a command."""
         return self._inner.client.portal.run(self._inner.rollback(to, keep=keep))
 
     def fork(
@@ -768,15 +770,19 @@ class Sandbox:
         count: int = 1,
         labels: Mapping[str, str] | None = None,
         timeout: float = limits.SESSION_LIFETIME_S,
+        memory: bool = False,
         request_id: str | None = None,
         detach: bool = False,
     ) -> builtins.list[Self]:
-        """New sandboxes, all or none, that begin with the files of a snapshot or a turn, or of now. Raises
-        SnapshotNotFound, MaxSessionsReached, LimitReached."""
+        """New sandboxes, all or none, that begin with the files of a snapshot or a turn, or of now; with `memory=True`
+        also with what ran there. Raises SnapshotNotFound, MaxSessionsReached, LimitReached, CapabilityNotSupported,
+        InvalidState when the snapshot has no memory."""
         return [
             type(self).of(one)
             for one in self._inner.client.portal.run(
-                self._inner.fork(at, count=count, labels=labels, timeout=timeout, request_id=request_id, detach=detach)
+                self._inner.fork(
+                    at, count=count, labels=labels, timeout=timeout, memory=memory, request_id=request_id, detach=detach
+                )
             )
         ]
 
