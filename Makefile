@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DELETE_ON_ERROR:
 .SUFFIXES:
 .SHELLFLAGS := -euc
-.PHONY: help setup guest demo test check conform gen pictures soak leaks model storages powercut bench fuzz sanitize wheel clean debian
+.PHONY: help setup guest demo test check conform gen pictures soak leaks model storages roots powercut bench fuzz sanitize wheel clean debian
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -77,6 +77,9 @@ model: setup ## ask an engine and a model of it the same, 2,000 times and more, 
 
 storages: setup ## every suite on every storage that is ready here, and a table at the end; STORAGES="btrfs zfs" (root)
 	@$(BIN)/python -m tests.matrix $(STORAGES:%=--storage %)
+
+roots: setup ## make a root filesystem with mmdebstrap, and sessions of it on every runtime (root, a download)
+	@$(BIN)/python -m pytest --make-roots tests/e2e/test_foreign_roots.py
 
 fuzz: ## fuzz the guest program's parser
 	@$(MAKE) --no-print-directory -C guest fuzz

@@ -54,6 +54,7 @@ def pytest_unconfigure() -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("sandlot")
     group.addoption("--all-storages", action="store_true", help="every test of storages on every storage")
+    group.addoption("--make-roots", action="store_true", help="make the roots of others that tests need: a download")
     group.addoption("--storage", action="append", choices=storages.NAMES, help="tests of storages on this one alone")
 
 

@@ -120,6 +120,22 @@ async def test_a_build_file(host: SandboxHostService, base: TemplateInfo, tmp_pa
     assert lines.count("  as before") == 1, "what comes before the change is not done again, what comes after is"
 
 
+async def test_what_is_copied_and_whose_it_is(host: SandboxHostService, base: TemplateInfo, tmp_path: Path) -> None:
+    context = tmp_path / "context"
+    for name in ("a/keep.txt", "a/drop.log", "a/b/keep.log", "node_modules/x", "c"):
+        (context / name).parent.mkdir(parents=True, exist_ok=True)
+        (context / name).write_text(name)
+    (context / ".dockerignore").write_text("# not these\n**/*.log\n!a/b/*.log\nnode_modules\nDockerfile\n")
+    (context / "Dockerfile").write_text("FROM base\nCOPY --chown=app:apps --chmod=640 a /a\nCOPY . /all\n")
+    await build(host, context, "copied:1", None, {}, None)
+    shown = await said(host, "copied:1", "find /a /all -type f; stat -c '%a %U %G' /a/b/keep.log /a /all/c")
+    files, *owned = shown.strip().rsplit("\n", 3)
+    assert sorted(files.split()) == sorted(
+        ["/a/keep.txt", "/a/b/keep.log", "/all/a/keep.txt", "/all/a/b/keep.log", "/all/c", "/all/.dockerignore"]
+    )
+    assert owned == ["640 app apps", "640 app apps", "644 root root"]
+
+
 async def test_a_build_file_with_a_start_command(host: SandboxHostService, base: TemplateInfo, tmp_path: Path) -> None:
     (tmp_path / "Dockerfile").write_text(
         'FROM base\nREADY --timeout=5 log "it is up"\nRUN echo up > /word\nCMD echo it is $(cat /word); cat /dev/zero\n'
@@ -145,7 +161,8 @@ async def test_a_build_file_with_a_start_command(host: SandboxHostService, base:
         ("FROM base\nCOPY ../secret /x", "line 2: .*outside"),
         ("FROM base\nCOPY link /x", "line 2: .*outside"),
         ("FROM base\nCOPY gone /x", "line 2: there is no gone"),
-        ("FROM base\nCOPY --chown=1 a b", "takes no options"),
+        ("FROM base\nCOPY --link a b", "does not take --link"),
+        ("FROM base\nCOPY --chown=nobody-here Dockerfile /x", "cannot be given to nobody-here"),
         ("FROM base\nREADY soon", "line 2: 'soon' is no readiness"),
         ("FROM base\nRUN a \\", "middle of a line"),
         ("", "begins with FROM"),

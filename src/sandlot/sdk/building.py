@@ -34,6 +34,7 @@ from sandlot.model import (
     check_new_name,
     limits,
 )
+from sandlot.sdk.dockerignore import NAME, DockerIgnore
 
 STEP_LABEL = "sandlot.step"
 _WORDS = ("FROM", "RUN", "COPY", "ENV", "WORKDIR", "USER", "CMD", "ENTRYPOINT", "START", "READY", "LABEL", "ARG")
@@ -41,6 +42,7 @@ _VARIABLE = re.compile(r"\\\$|\$(?:(\w+)|\{(\w+)(?::-([^}]*))?\})")
 _PIECE_BYTES = 1 << 20
 _SNAPSHOT = "built"
 _OUTPUT_CHARS = 2000
+_OWNED_AT_ONCE = 500
 OnLine = Callable[[str], None]
 
 
@@ -132,8 +134,8 @@ class Builder:
             case "RUN":
                 return await self._step(plan, one, "", self._run)
             case "COPY":
-                sources, target = _copy_words(plan.put(one.text))
-                seen = "".join(f"{path} {_digest(path)}\n" for path, _name in self._files(sources, target))
+                words = _copy_words(plan.put(one.text))
+                seen = "".join(f"{path} {_digest(path)}\n" for path, _name in self._files(words.sources, words.target))
                 return await self._step(plan, one, seen, self._copy)
             case "ARG":
                 name, equals, default = one.text.partition("=")
@@ -220,14 +222,30 @@ class Builder:
             raise InvalidArgument(f"{one} failed with {result.exit_code}: {tail.strip()[-500:]}")
 
     async def _copy(self, plan: Plan, session_id: str, one: Instruction) -> None:
-        sources, target = _copy_words(plan.put(one.text))
-        for path, name in self._files(sources, target):
-            there = posixpath.join(plan.config.cwd or "/", name)
-            mode = stat.S_IMODE(path.stat().st_mode)
-            if path.is_dir():
-                await self._host.make_directory(DirectoryMake(session_id, there, "0", mode & 0o777))
-            else:
-                await self._host.write_file(FileWrite(session_id, there, "0", mode & 0o777), _pieces(path))
+        words = _copy_words(plan.put(one.text))
+        made: list[str] = []
+        for path, name in self._files(words.sources, words.target):
+            there = posixpath.normpath(posixpath.join(plan.config.cwd or "/", name))
+            mode = (stat.S_IMODE(path.stat().st_mode) if words.mode is None else words.mode) & 0o777
+            if not path.is_dir():
+                await self._host.write_file(FileWrite(session_id, there, "0", mode), _pieces(path))
+            elif not await self._host.make_directory(DirectoryMake(session_id, there, "0", mode)):
+                continue  # it was there: whose it is stays as it is
+            made.append(there)
+        if words.owner:
+            await self._own(session_id, words.owner, made)
+
+    async def _own(self, session_id: str, owner: str, paths: Sequence[str]) -> None:
+        """By the root's own program: it knows the names of its users."""
+        for at in range(0, len(paths), _OWNED_AT_ONCE):
+            argv = ("chown", "-h", "--", owner, *paths[at : at + _OWNED_AT_ONCE])
+            async with self._host.call(CallRequest(session_id, argv, user="0")) as stream:
+                result = await stream.result()
+            if result.exit_code != 0:
+                raise InvalidArgument(
+                    f"what was copied cannot be given to {owner}: chown ended with {result.exit_code}",
+                    next_step="look whether the template has that user, and a program chown",
+                )
 
     def _files(self, sources: Sequence[str], target: str) -> list[tuple[Path, str]]:
         """What is to be copied, and where to. Nothing outside of the context is read. Raises InvalidArgument."""
@@ -250,6 +268,10 @@ class Builder:
                 found.append((first, posixpath.join(target, first.name) if into else target))
             else:
                 raise InvalidArgument(f"there is no {source} to be copied")
+        ignoring = DockerIgnore.of(self._context)
+        found = [(path, name) for path, name in found if not ignoring.ignores(path.relative_to(top).as_posix())]
+        if not found:
+            raise InvalidArgument(f"there is no {' '.join(sources)} to be copied: {NAME} leaves it out")
         for path, _name in found:
             if path.is_symlink() or not (path.is_dir() or path.is_file()):
                 raise InvalidArgument(
@@ -258,13 +280,30 @@ class Builder:
         return found
 
 
-def _copy_words(text: str) -> tuple[list[str], str]:
+@dataclass(frozen=True, slots=True)
+class CopyWords:
+    sources: Sequence[str]
+    target: str
+    owner: str = ""
+    mode: int | None = None  # None: as they are here
+
+
+def _copy_words(text: str) -> CopyWords:
     words = shlex.split(text)
-    if any(word.startswith("--") for word in words):
-        raise InvalidArgument("COPY takes no options here", next_step="change the owner with RUN")
+    owner, mode = "", None
+    while words and words[0].startswith("--"):
+        option, _, value = words.pop(0).partition("=")
+        if option == "--chown" and re.fullmatch(r"[\w.][\w.\-]*(:[\w.\-]+)?", value, re.ASCII):
+            owner = value
+        elif option == "--chmod" and re.fullmatch(r"0?[0-7]{3}", value, re.ASCII):
+            mode = int(value, 8)
+        else:
+            raise InvalidArgument(
+                f"COPY does not take {option}={value[:40]} here", next_step="use --chown=USER[:GROUP] and --chmod=755"
+            )
     if len(words) < 2:
         raise InvalidArgument("COPY needs something to copy, and where to")
-    return words[:-1], words[-1]
+    return CopyWords(words[:-1], words[-1], owner, mode)
 
 
 def _readiness(text: str) -> tuple[str, float | None]:
