@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 BUSYBOX = Path("/bin/busybox")
-APPLETS = tuple("sh ls touch cat true id env pwd stat echo test find ln mkdir rm chmod chown".split())
+APPLETS = (
+    *("sh", "ls", "touch", "cat", "true", "id", "env", "pwd", "stat", "echo", "test", "find", "ln", "mkdir", "rm"),
+    *("chmod", "chown"),
+)
 PASSWD = b"root:x:0:0::/root:/bin/sh\napp:x:1000:1000::/home/user:/bin/sh\n"
 
 
