@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 KEEPER := src/sandlot/_bin/sandlot-keeper
 ATTEMPT := src/sandlot/_bin/sandlot-attempt
 PRELOAD := src/sandlot/_bin/sandlot-preload.so
+SCOUT := src/sandlot/_bin/sandlot-scout
 KEEPER_ASAN := guest/build/sandlot-keeper-asan
 GUEST_SOURCES := $(shell find guest -path guest/build -prune -o -type f -print 2>/dev/null)
 
@@ -29,10 +30,10 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## list the verbs
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
 
-setup: $(VENV)/.installed $(KEEPER) $(ATTEMPT) $(PRELOAD) ## make .venv, install what is locked, build the guest program
+setup: $(VENV)/.installed $(KEEPER) $(ATTEMPT) $(PRELOAD) $(SCOUT) ## make .venv, install what is locked, build the guest program
 	@:
 
-guest: $(KEEPER) $(ATTEMPT) $(PRELOAD) ## build the guest program and put it into the package
+guest: $(KEEPER) $(ATTEMPT) $(PRELOAD) $(SCOUT) ## build the guest program and put it into the package
 	@:
 
 demo: setup ## show a sandbox at work: write, run, try to get out, come back after a restart
@@ -131,17 +132,17 @@ $(VENV)/.locked: requirements/dev.txt | $(VENV)/bin/python
 	@$(PIP) install --require-hashes -r requirements/dev.txt
 	@touch $@
 
-$(VENV)/.installed: pyproject.toml setup.py $(VENV)/.locked | $(KEEPER) $(ATTEMPT) $(PRELOAD)
+$(VENV)/.installed: pyproject.toml setup.py $(VENV)/.locked | $(KEEPER) $(ATTEMPT) $(PRELOAD) $(SCOUT)
 	@$(SAY) install 'sandlot, editable'
 	@$(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@
 
-$(KEEPER) $(ATTEMPT) $(PRELOAD) &: $(GUEST_SOURCES) | debian
+$(KEEPER) $(ATTEMPT) $(PRELOAD) $(SCOUT) &: $(GUEST_SOURCES) | debian
 	@command -v cc >/dev/null || command -v gcc >/dev/null || { \
 		echo 'no C compiler: install gcc and libc6-dev, then run make guest'; exit 1; }
 	@$(SAY) guest 'compiling'
 	@$(MAKE) --silent --no-print-directory -C guest
 	@mkdir -p $(@D)
-	@for program in $(KEEPER) $(ATTEMPT) $(PRELOAD); do \
+	@for program in $(KEEPER) $(ATTEMPT) $(PRELOAD) $(SCOUT); do \
 		cp guest/build/$${program##*/} $$program.new && mv $$program.new $$program; \
 	done

@@ -13,7 +13,7 @@ from setuptools.command.build_py import build_py
 HERE = Path(__file__).parent
 BUILT = HERE / "guest" / "build"
 PACKAGED = HERE / "src" / "sandlot" / "_bin"
-PROGRAMS = ("sandlot-keeper", "sandlot-attempt", "sandlot-preload.so")
+PROGRAMS = ("sandlot-keeper", "sandlot-attempt", "sandlot-preload.so", "sandlot-scout")
 
 NO_COMPILER = (
     "no C compiler: the wheel is built without the guest program; this install can talk to servers but not run "

@@ -23,6 +23,7 @@ from sandlot.model import (
     LimitHit,
     LimitReached,
     Line,
+    Match,
     MaxSessionsReached,
     NetworkMode,
     NetworkPolicy,
@@ -60,6 +61,7 @@ from sandlot.model import (
     TreeTally,
     Turn,
     Unavailable,
+    Usage,
     VolumeInfo,
 )
 from sandlot.sdk.client import Client
@@ -112,6 +114,7 @@ __all__ = [
     "LimitHit",
     "LimitReached",
     "Line",
+    "Match",
     "MaxSessionsReached",
     "NetworkMode",
     "NetworkPolicy",
@@ -152,6 +155,7 @@ __all__ = [
     "TreeTally",
     "Turn",
     "Unavailable",
+    "Usage",
     "Volume",
     "VolumeInfo",
     "__version__",

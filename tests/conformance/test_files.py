@@ -24,7 +24,7 @@ GVISOR = [pytest.mark.root, pytest.mark.skipif(shutil.which("runsc") is None, re
 )
 async def test_files_conform(host: SandboxHostService, runtime: str, kept_on: str) -> None:
     outcomes = [outcome async for outcome in conform_files(host, runtime, kept_on)]
-    assert [outcome for outcome in outcomes if not outcome.is_good] == []
+    assert [(outcome.check, outcome.detail) for outcome in outcomes if not outcome.is_good] == []
     assert is_conforming(outcomes)
     assert len(outcomes) == len(FILE_CHECKS)
     assert (await host.list(SessionFilter())).sessions == ()

@@ -15,7 +15,7 @@ from tests.unit.sdk.stage import environment
 
 ROOT = Path(__file__).parents[2]
 SOURCE = (
-    *("src", "guest/src", "guest/attack", "guest/preload", "guest/Makefile"),
+    *("src", "guest/src", "guest/attack", "guest/preload", "guest/scout", "guest/Makefile"),
     *("setup.py", "pyproject.toml", "README.md", "LICENSE", "Makefile"),
 )
 GUEST = "sandlot/_bin/sandlot-keeper"

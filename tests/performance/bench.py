@@ -18,6 +18,7 @@ from tests.performance.commands import measure_command, measure_parallel, measur
 from tests.performance.density import measure_density
 from tests.performance.diffs import measure_diffs
 from tests.performance.engine import Bench
+from tests.performance.files import measure_files
 from tests.performance.gvisor import measure_gvisor
 from tests.performance.neighbours import measure_neighbours
 from tests.performance.pausing import measure_pausing
@@ -41,6 +42,7 @@ SECTIONS: Mapping[str, Callable[[Bench], Awaitable[None]]] = {
     "zfs": measure_zfs,
     "pausing": measure_pausing,
     "diffs": measure_diffs,
+    "files": measure_files,
     "create": measure_create,
     "parallel": measure_parallel,
     "throughput": measure_throughput,

@@ -48,6 +48,7 @@ class Settings:
     mounts: tuple[AllowedMount, ...]  # directories of the machine that sessions may have
     keeper: Path  # the guest program
     preload: Path  # the library for sessions under a gVisor that needs it
+    scout: Path  # the program that goes through files of sessions
     runsc: str  # a path, or a name to look for
     gvisor_platform: str
 
@@ -185,6 +186,7 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
         shutdown_timeout_s=read.number("SANDLOT_SHUTDOWN_TIMEOUT_S", limits.SHUTDOWN_TIMEOUT_S, 0, 3600),
         pause_drain_s=read.number("SANDLOT_PAUSE_DRAIN_S", 0.0, 0, limits.PAUSE_DRAIN_S_MAX),
         preload=Path(__file__).parents[1] / "_bin" / "sandlot-preload.so",
+        scout=Path(__file__).parents[1] / "_bin" / "sandlot-scout",
         runsc=env.get("SANDLOT_RUNSC") or "runsc",
         gvisor_platform=read.one_of("SANDLOT_GVISOR_PLATFORM", AUTO, ("systrap", "kvm", "ptrace")),
         btrfs_bytes=read.size("SANDLOT_BTRFS_BYTES", 0, limits.BTRFS_BYTES_MIN, limits.BYTES_MAX),

@@ -2,6 +2,7 @@
 each has a directory of its own."""
 
 import os
+import posixpath
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from sandlot.model import (
     FileChange,
     FileConflict,
     FileCopy,
+    FileFind,
     FileInfo,
     FileKind,
     FileLines,
@@ -25,16 +27,20 @@ from sandlot.model import (
     FileNotFound,
     FileRead,
     FileReplace,
+    FileSearch,
     FileStat,
+    FileUsage,
     FileWrite,
     InvalidArgument,
     Line,
     LinkMake,
+    Match,
     PermissionDenied,
     SandlotError,
     SessionNotFound,
     SessionSpec,
     TreeTally,
+    Usage,
 )
 
 _ODD = "a\nb \udcff\u00e9 'x"  # a newline, a byte that is no UTF-8, and what shells mind
@@ -79,7 +85,7 @@ class FileStage:
             found = [line async for batch in stream for line in batch]
             return found, stream.total
 
-    async def list(self, name: str = ".", **options: Any) -> list[FileInfo]:
+    async def listing(self, name: str = ".", **options: Any) -> list[FileInfo]:
         async with self.host.list_files(FileList(self.id, self.at(name), **options)) as batches:
             return [info async for batch in batches for info in batch]
 
@@ -109,6 +115,18 @@ class FileStage:
     ) -> dict[str, bytes]:
         request = AttributesSet(self.id, self.at(name), values=values, replace=replace)
         return dict(await self.host.set_attributes(request))
+
+    async def find(self, pattern: str = "**", name: str = ".", **options: Any) -> list[str]:
+        request = FileFind(self.id, self.at(name), pattern=pattern, **options)
+        async with self.host.find_files(request) as stream:
+            return [posixpath.relpath(info.path, self.at(name)) async for batch in stream for info in batch]
+
+    async def search(self, pattern: str, name: str = ".", **options: Any) -> list[Match]:
+        async with self.host.search_files(FileSearch(self.id, self.at(name), pattern=pattern, **options)) as stream:
+            return [match async for batch in stream for match in batch]
+
+    async def usage(self, name: str = ".", **options: Any) -> Usage:
+        return await self.host.measure_files(FileUsage(self.id, self.at(name), **options))
 
     async def exists(self, name: str) -> bool:
         with suppress(FileNotFound):
@@ -143,7 +161,7 @@ async def what_is_written_is_read_by_both(stage: FileStage) -> None:
     equal(await stage.sh("cat * | wc -c"), str(len(content)))
     await stage.sh("printf 'from a command' | tee * >/dev/null")
     equal(await stage.read(_ODD), b"from a command")
-    equal([info.name for info in await stage.list()], [_ODD])
+    equal([info.name for info in await stage.listing()], [_ODD])
 
 
 async def a_write_keeps_mode_and_owner(stage: FileStage) -> None:
@@ -237,7 +255,7 @@ async def a_copy_goes_where_it_may(stage: FileStage) -> None:
     await refused(stage.copy("missing", "d"), FileNotFound)
     await refused(stage.copy("f", "a"), FileConflict)
     equal((await stage.copy("loop", "loop2")).links, 1)
-    equal(sorted(info.name for info in await stage.list()), ["a", "f", "g", "loop", "loop2"])
+    equal(sorted(info.name for info in await stage.listing()), ["a", "f", "g", "loop", "loop2"])
 
 
 async def bits_are_changed(stage: FileStage) -> None:
@@ -293,6 +311,76 @@ async def attributes_are_kept(stage: FileStage) -> None:
         await refused(stage.attribute("p", {"user.a": b"1"}), PermissionDenied)
 
 
+# ---- looking for files -----------------------------------------------------------------------------------------------
+
+
+async def a_listing_has_an_order_and_pages(stage: FileStage) -> None:
+    """By name, each directory before what is in it; pages begin where the one before ended."""
+    await stage.sh("mkdir -p a/b a-c; touch a/b/x a/c a-c/y z; ln -s a loop")
+    expected = ["a", "a/b", "a/b/x", "a/c", "a-c", "a-c/y", "loop", "z"]
+    told = await stage.listing(depth=9, ordered=True)
+    equal([posixpath.relpath(info.path, stage.folder) for info in told], expected)
+    found = {info.path: info for info in await stage.listing(depth=9)}
+    equal([(info.kind, info.mode, info.owner, info.target) for info in told if found[info.path] != info], [])
+    pages: list[FileInfo] = []
+    while page := await stage.listing(depth=9, ordered=True, limit=3, after=pages[-1].path if pages else ""):
+        pages += page
+    equal(pages, told)
+
+
+async def files_are_found_by_name(stage: FileStage) -> None:
+    """By pattern and kind; no link is followed, and what begins with a dot is found when it is asked for."""
+    await stage.sh("mkdir -p src/inner .git; touch src/a.py src/inner/b.py src/c.txt .git/d.py; ln -s src way")
+    await stage.write(f"src/{_ODD}.py", b"")
+    equal(await stage.find("**/*.py"), [f"src/{_ODD}.py", "src/a.py", "src/inner/b.py"])
+    equal(await stage.find("**/*.py", hidden=True, limit=1), [".git/d.py"])
+    equal(await stage.find(kinds=(FileKind.SYMLINK,)), ["way"])
+    equal(await stage.find("*/?.{py,txt}"), ["src/a.py", "src/c.txt"])
+    await refused(stage.find("[a"), InvalidArgument)
+    await refused(stage.find(name="src/a.py"), FileConflict)
+
+
+async def lines_are_found_by_content(stage: FileStage) -> None:
+    """Lines with what stands around them, in the order of paths; a pattern that is none says where it is wrong."""
+    await stage.sh(
+        "mkdir d; printf 'one\ntwo\nthree\n' >d/a; printf '\\000two\n' >d/binary; echo two >d/.b; mkfifo d/p"
+    )
+    await stage.write(f"d/{_ODD}", b"x\xff Two\n")
+    equal(await stage.search("^two$", context=1), [Match(stage.at("d/a"), 2, "two", ("one",), ("three",))])
+    equal([match.text for match in await stage.search("two", ignore_case=True)], ["two", "x\udcff Two"])
+    equal([match.line for match in await stage.search("t", "d/a", literal=True, limit=1)], [2])
+    equal(await stage.search("two", exclude=("a",)), [])
+    error = await refused(stage.search("(two"), InvalidArgument)
+    expect(bool(error.next_step), "no next step")
+
+
+async def usage_is_counted(stage: FileStage) -> None:
+    """Bytes as a reader sees them and as the disk does, files and directories; links are not followed."""
+    await stage.sh(
+        "mkdir -p d/e; printf 12345 >d/f; ln -s / d/e/l; dd if=/dev/zero of=d/hole bs=1 count=0 seek=1G 2>/dev/null"
+    )
+    told = await stage.usage("d")
+    equal((told.files, told.directories, told.closed), (3, 2, 0))
+    equal(told.size_bytes, 5 + 1 + (1 << 30))
+    expect(told.allocated_bytes < 1 << 20, told)
+    equal((await stage.usage("d/f")).size_bytes, 5)
+
+
+async def the_user_sees_what_the_user_may_see(stage: FileStage) -> None:
+    """A search has the rights of the user who asks, and no more; root of the session has more."""
+    if stage.stage.session.runtime == "none":
+        return
+    await stage.sh("mkdir -p d/closed; echo secret >d/closed/f; echo secret >d/g")
+    await stage.change("d/closed", owner="root", recursive=True, user="root")
+    await stage.change("d/closed", mode=0o700, user="root")
+    equal([match.path for match in await stage.search("secret")], [stage.at("d/g")])
+    equal((await stage.usage("d")).closed, 1)
+    equal(await stage.find("d/**", kinds=(FileKind.FILE,)), ["d/g"])
+    equal(len(await stage.search("secret", user="root")), 2)
+    equal((await stage.usage("d", user="root")).closed, 0)
+    await refused(stage.find(name="d/closed"), PermissionDenied)
+
+
 # ---- what is hostile -------------------------------------------------------------------------------------------------
 
 
@@ -307,6 +395,10 @@ def every_verb(stage: FileStage, name: str) -> dict[str, Callable[[], Awaitable[
         "copy": lambda: stage.copy(name, "copied", recursive=True),
         "change": lambda: stage.change(name, mode=0o600),
         "change all": lambda: stage.change(name, mode=0o600, recursive=True),
+        "list": lambda: stage.listing(name, ordered=True),
+        "find": lambda: stage.find(name=name),
+        "search": lambda: stage.search("root", name),
+        "usage": lambda: stage.usage(f"{name}/."),
         "attributes": lambda: stage.attributes(name),
         "set attributes": lambda: stage.attribute(name, {"user.a": b"1"}),
     }
@@ -358,6 +450,11 @@ FILE_CHECKS: tuple[Check[FileStage], ...] = tuple(
         owners_are_those_of_the_session,
         a_link_is_text,
         attributes_are_kept,
+        a_listing_has_an_order_and_pages,
+        files_are_found_by_name,
+        lines_are_found_by_content,
+        usage_is_counted,
+        the_user_sees_what_the_user_may_see,
         no_link_leads_out_for_any_verb,
         no_pipe_is_opened_by_any_verb,
         what_is_missing_is_missing_for_every_verb,

@@ -1,21 +1,18 @@
 """The verbs: protocols only."""
 
+from sandlot.contracts.files import Files, FileStream, FoundStream, LineStream, TreeStream
 from sandlot.contracts.host import (
     Calls,
     CallStream,
     Events,
     ExportStream,
-    Files,
-    FileStream,
     Host,
-    LineStream,
     Lockers,
     Moving,
     Sessions,
     Snapshots,
     Templates,
     Tools,
-    TreeStream,
     Upkeep,
 )
 from sandlot.contracts.runtime import (
@@ -44,6 +41,7 @@ __all__ = [
     "ExportStream",
     "FileStream",
     "Files",
+    "FoundStream",
     "Group",
     "Guest",
     "GuestProcess",

@@ -105,6 +105,11 @@ class Desk:
     def has_users(self) -> bool:
         return self._first_id is not None
 
+    @property
+    def who(self) -> Identity | None:
+        """Whose rights the last step had; None: those of the engine."""
+        return self._who
+
     def work(self, step: Callable[[], _T], *, last: bool = False) -> _T:
         """In a thread, as the user; after the last step everything is closed. Raises InvalidState when it was left."""
         with self._lock:

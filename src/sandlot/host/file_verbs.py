@@ -3,11 +3,13 @@
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 
-from sandlot.contracts.host import FileStream, LineStream, TreeStream
+from sandlot.contracts.files import FileStream, FoundStream, LineStream, TreeStream
 from sandlot.contracts.runtime import Runtime
 from sandlot.host.desk import Hands, Place
 from sandlot.host.file_edits import FileEdits
+from sandlot.host.file_searches import FileSearches
 from sandlot.host.files import SessionFiles
 from sandlot.host.session import Session
 from sandlot.model import (
@@ -17,6 +19,7 @@ from sandlot.model import (
     FileAppend,
     FileChange,
     FileCopy,
+    FileFind,
     FileInfo,
     FileLines,
     FileList,
@@ -25,13 +28,17 @@ from sandlot.model import (
     FileRename,
     FileReplace,
     FileRequest,
+    FileSearch,
     FileStat,
+    FileUsage,
     FileWrite,
     LinkMake,
+    Match,
     SessionState,
     TreeDownload,
     TreeTally,
     TreeUpload,
+    Usage,
 )
 
 
@@ -41,6 +48,7 @@ class FileVerbs:
         find: Callable[[str], Session],
         ready: Callable[[Session], Awaitable[None]],
         runtimes: Mapping[str, Runtime],
+        scout: Path,
     ) -> None:
         self._find = find
         self._ready = ready  # wakes a session that rests
@@ -48,6 +56,7 @@ class FileVerbs:
         self._hands = Hands()
         self._files = SessionFiles(self._hands)
         self._edits = FileEdits(self._hands)
+        self._searches = FileSearches(self._hands, scout)
 
     def close(self) -> None:
         self._hands.close()
@@ -96,8 +105,23 @@ class FileVerbs:
 
     @asynccontextmanager
     async def list_files(self, request: FileList) -> AsyncGenerator[AsyncIterator[Sequence[FileInfo]]]:
-        async with self._reaching(request) as place, self._files.list(place, request) as batches:
+        files = self._searches if request.ordered else self._files
+        async with self._reaching(request) as place, files.list(place, request) as batches:
             yield batches
+
+    @asynccontextmanager
+    async def find_files(self, request: FileFind) -> AsyncGenerator[FoundStream[FileInfo]]:
+        async with self._reaching(request) as place, self._searches.find(place, request) as stream:
+            yield stream
+
+    @asynccontextmanager
+    async def search_files(self, request: FileSearch) -> AsyncGenerator[FoundStream[Match]]:
+        async with self._reaching(request) as place, self._searches.search(place, request) as stream:
+            yield stream
+
+    async def measure_files(self, request: FileUsage) -> Usage:
+        async with self._reaching(request) as place:
+            return await self._searches.usage(place, request)
 
     async def stat_file(self, request: FileStat) -> FileInfo:
         async with self._reaching(request) as place:

@@ -122,7 +122,7 @@ class Inside:
 
     def info(self, path: str, found: os.stat_result, target: str = "") -> FileInfo:
         return FileInfo(
-            path=_tidy(path) if path.endswith("/") or "//" in path or "/." in path else path,
+            path=tidy(path) if path.endswith("/") or "//" in path or "/." in path else path,
             kind=_KINDS.get(stat.S_IFMT(found.st_mode), FileKind.OTHER),
             size_bytes=found.st_size,
             mode=stat.S_IMODE(found.st_mode),
@@ -135,6 +135,15 @@ class Inside:
             changed=found.st_ctime,
         )
 
+    def info_of(
+        self, path: str, target: str, mode: int, ids: tuple[int, int], size: int, times: tuple[float, float]
+    ) -> FileInfo:
+        """The same, of what someone else looked at; when it was modified, and when it was changed."""
+        uid, gid = self.own_id(ids[0]), self.own_id(ids[1])
+        kind = _KINDS.get(stat.S_IFMT(mode), FileKind.OTHER)
+        owner, group = self._names(0, uid), self._names(1, gid)
+        return FileInfo(path, kind, size, stat.S_IMODE(mode), uid, gid, times[0], target, owner, group, times[1])
+
     def own_id(self, number: int) -> int:
         first = self._tree.first_id
         if first is None:
@@ -146,7 +155,7 @@ def _nameless(_list: int, number: int) -> str:
     return str(number)
 
 
-def _tidy(path: str) -> str:
+def tidy(path: str) -> str:
     """Without what says nothing. `..` stays, but for those at the top: after a link it leads elsewhere than the text
     tells."""
     parts: list[str] = []

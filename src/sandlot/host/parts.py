@@ -41,5 +41,6 @@ class HostParts:
     runtimes: Mapping[str, Runtime]
     templates: TemplateStore
     keeper: Keeper
+    scout: Path  # the program that goes through files
     journal: Journal
     memories: Memories

@@ -110,17 +110,15 @@ class SandboxHostService:
         self._auditor = Auditor(parts, settings.data, self._outputs, at_work, changing, notes)
         self._pausing = Pausing(self._lifecycle, parts, sleeping, settings.pause_drain_s)
         self._duties = Duties(self._lifecycle, parts, self._pausing)
-        self._files = files = FileVerbs(self._lifecycle.find, self._duties.ready, parts.runtimes)
+        self._files = files = FileVerbs(self._lifecycle.find, self._duties.ready, parts.runtimes, parts.scout)
         self.read_file, self.write_file, self.list_files = files.read_file, files.write_file, files.list_files
         self.stat_file, self.make_directory = files.stat_file, files.make_directory
         self.rename_file, self.remove_file = files.rename_file, files.remove_file
         self.upload_tree, self.download_tree = files.upload_tree, files.download_tree
         self.append_file, self.read_lines, self.copy_file = files.append_file, files.read_lines, files.copy_file
-        self.replace_in_file, self.change_file, self.make_link = (
-            files.replace_in_file,
-            files.change_file,
-            files.make_link,
-        )
+        self.replace_in_file, self.change_file = files.replace_in_file, files.change_file
+        self.make_link, self.measure_files = files.make_link, files.measure_files
+        self.find_files, self.search_files = files.find_files, files.search_files
         self.get_attributes, self.set_attributes = files.get_attributes, files.set_attributes
         self._turns = Turns(
             self._lifecycle, parts, self._background, sleeping, settings.turns_kept, settings.snapshot_prefix

@@ -79,9 +79,11 @@ from sandlot.model.file import (
     FileReplace,
     FileRequest,
     FileStat,
+    FileUsage,
     FileWrite,
     Line,
     LinkMake,
+    Usage,
     check_path,
 )
 from sandlot.model.health import (
@@ -117,6 +119,12 @@ from sandlot.model.process import (
 from sandlot.model.resources import (
     NO_LIMITS,
     Resources,
+)
+from sandlot.model.search import (
+    FileFind,
+    FileSearch,
+    Match,
+    SearchTally,
 )
 from sandlot.model.session import (
     AUTO,
@@ -246,6 +254,7 @@ __all__ = [
     "FileChange",
     "FileConflict",
     "FileCopy",
+    "FileFind",
     "FileInfo",
     "FileKind",
     "FileLines",
@@ -256,7 +265,9 @@ __all__ = [
     "FileRename",
     "FileReplace",
     "FileRequest",
+    "FileSearch",
     "FileStat",
+    "FileUsage",
     "FileWrite",
     "Finding",
     "FindingKind",
@@ -275,6 +286,7 @@ __all__ = [
     "LimitReached",
     "Line",
     "LinkMake",
+    "Match",
     "MaxSessionsReached",
     "Member",
     "MemberKind",
@@ -299,6 +311,7 @@ __all__ = [
     "RollbackInProgress",
     "RollbackRequest",
     "SandlotError",
+    "SearchTally",
     "SessionDestroying",
     "SessionEvent",
     "SessionExists",
@@ -348,6 +361,7 @@ __all__ = [
     "Turn",
     "TurnRequest",
     "Unavailable",
+    "Usage",
     "VolumeInfo",
     "VolumeSpec",
     "call_snapshot",

@@ -140,10 +140,19 @@ class FileReplace(FileRequest):
 @dataclass(frozen=True, slots=True)
 class FileList(FileRequest):
     depth: int = 1  # 1: the directory's own entries
+    ordered: bool = False  # by name, each directory before what is in it
+    after: str = ""  # of an ordered listing: the path of the last entry that is known, as it was told
+    limit: int | None = None  # entries of this page, the first ones in order
 
     def __post_init__(self) -> None:
         FileRequest.__post_init__(self)
         limits.within("depth", self.depth, 1, limits.FILE_DEPTH_MAX)
+        if self.limit is not None:
+            limits.within("limit", self.limit, 1, limits.FILE_OFFSET_MAX)
+        if self.after:
+            check_path(self.after)
+        if (self.after or self.limit is not None) and not self.ordered:
+            raise InvalidArgument("pages have an order", next_step="ask for an ordered listing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +254,22 @@ class AttributesSet(FileRequest):
 @dataclass(frozen=True, slots=True)
 class AttributesGet(FileRequest):
     """All that begin with `user.`."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileUsage(FileRequest):
+    """What a file, or a directory with all that is in it, takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Links are not followed. A file with several names counts once, unless there are very many of such."""
+
+    size_bytes: int = 0  # as a reader sees them
+    allocated_bytes: int = 0  # on disk
+    files: int = 0  # all that is no directory
+    directories: int = 0  # with the first one
+    closed: int = 0  # directories that may not be entered
 
 
 @dataclass(frozen=True, slots=True)

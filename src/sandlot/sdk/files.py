@@ -13,7 +13,9 @@ from sandlot.model import (
     FileChange,
     FileConflict,
     FileCopy,
+    FileFind,
     FileInfo,
+    FileKind,
     FileLines,
     FileList,
     FileNotFound,
@@ -21,15 +23,19 @@ from sandlot.model import (
     FileRemove,
     FileRename,
     FileReplace,
+    FileSearch,
     FileStat,
+    FileUsage,
     FileWrite,
     InvalidArgument,
     LimitReached,
     Line,
     LinkMake,
+    Match,
     TreeDownload,
     TreeTally,
     TreeUpload,
+    Usage,
     limits,
 )
 from sandlot.sdk.client import Client, in_portal, iterate, take
@@ -231,10 +237,90 @@ class AsyncFiles:
         return dict(await (await self.client.host()).set_attributes(request))
 
     @in_portal
-    async def list(self, path: str = ".", *, depth: int = 1, user: str | None = None) -> list[FileInfo]:
-        """The entries of a directory, sorted by path; with `depth`, those of directories in it too. Links are told of,
-        not followed. Raises LimitReached beyond 100,000 entries, FileNotFound, FileConflict, PermissionDenied."""
-        request = FileList(self._sandbox_id, path, user, depth)
+    async def find(
+        self,
+        pattern: str = "**",
+        path: str = ".",
+        *,
+        kinds: Sequence[FileKind] = (),
+        hidden: bool = False,
+        ignore_case: bool = False,
+        limit: int = limits.FIND_RESULTS,
+        user: str | None = None,
+    ) -> list[FileInfo]:
+        """What is below a directory and fits a pattern such as `**/*.py`, in order; the first ones, up to `limit`.
+
+        `*` and `?` stand for anything in a name, `**` for any directories, `[a-z]` for one character, `{a,b}` for one
+        of several. What begins with a dot is found when the pattern says the dot, or with `hidden`. Links are
+        told of, not followed. Raises InvalidArgument, FileNotFound, FileConflict, PermissionDenied.
+        """
+        request = FileFind(self._sandbox_id, path, user, pattern, tuple(kinds), hidden, ignore_case, limit)
+        async with (await self.client.host()).find_files(request) as stream:
+            return [info async for batch in stream for info in batch]
+
+    @in_portal
+    async def search(
+        self,
+        pattern: str,
+        path: str = ".",
+        *,
+        literal: bool = False,
+        ignore_case: bool = False,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+        hidden: bool = False,
+        context: int = 0,
+        limit: int = limits.SEARCH_RESULTS,
+        limit_per_file: int | None = None,
+        user: str | None = None,
+    ) -> list[Match]:
+        """Lines that fit a regular expression, or with `literal` a text, in a file or in all files below a directory;
+        the first ones in the order of paths, up to `limit`, with `context` lines on each side.
+
+        Expressions have no references and no look-around, and take no longer than the text is long. `include` and
+        `exclude` are patterns as for `find`; one without a slash fits a name in any directory. Files that are no text
+        are left out. Raises InvalidArgument, FileNotFound, FileConflict, PermissionDenied.
+        """
+        request = FileSearch(
+            self._sandbox_id,
+            path,
+            user,
+            pattern,
+            literal,
+            ignore_case,
+            tuple(include),
+            tuple(exclude),
+            hidden,
+            context,
+            limit,
+            limit_per_file,
+        )
+        async with (await self.client.host()).search_files(request) as stream:
+            return [match async for batch in stream for match in batch]
+
+    @in_portal
+    async def usage(self, path: str = ".", *, user: str | None = None) -> Usage:
+        """What a file, or a directory with all that is in it, takes. Raises FileNotFound, PermissionDenied."""
+        return await (await self.client.host()).measure_files(FileUsage(self._sandbox_id, path, user))
+
+    @in_portal
+    async def list(
+        self,
+        path: str = ".",
+        *,
+        depth: int = 1,
+        after: str = "",
+        limit: int | None = None,
+        user: str | None = None,
+    ) -> list[FileInfo]:
+        """The entries of a directory by name; with `depth`, those of directories in it too, each behind its directory.
+
+        A page has at most `limit` entries and begins behind the path `after`, as it was told on the page before. Links
+        are told of, not followed. Raises LimitReached beyond 100,000 entries, FileNotFound, FileConflict,
+        PermissionDenied.
+        """
+        paged = bool(after) or limit is not None
+        request = FileList(self._sandbox_id, path, user, depth, paged, after, limit)
         found: list[FileInfo] = []
         async with (await self.client.host()).list_files(request) as batches:
             async for batch in batches:
@@ -242,10 +328,10 @@ class AsyncFiles:
                 if len(found) > limits.FILES_LISTED_MAX:
                     raise LimitReached(
                         f"{path} has more than {limits.FILES_LISTED_MAX} entries",
-                        next_step="list it with a command, or one directory at a time",
+                        next_step="list it page by page, with `limit` and `after`",
                         limit="files_listed",
                     )
-        return sorted(found, key=lambda info: info.path)
+        return found if paged else sorted(found, key=lambda info: info.path.split("/"))
 
     @in_portal
     async def stat(self, path: str, *, follow: bool = True, user: str | None = None) -> FileInfo:

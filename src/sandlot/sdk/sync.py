@@ -23,7 +23,9 @@ from sandlot.model import (
     Change,
     Event,
     FileInfo,
+    FileKind,
     Line,
+    Match,
     MoveProgress,
     NetworkPolicy,
     OnExpiry,
@@ -37,6 +39,7 @@ from sandlot.model import (
     ToolResult,
     TreeTally,
     Turn,
+    Usage,
     VolumeInfo,
     limits,
 )
@@ -421,10 +424,79 @@ class Files:
         """
         return self._inner.client.portal.run(self._inner.set_attributes(path, values, replace=replace, user=user))
 
-    def list(self, path: str = ".", *, depth: int = 1, user: str | None = None) -> list[FileInfo]:
-        """The entries of a directory, sorted by path; with `depth`, those of directories in it too. Links are told of,
-        not followed. Raises LimitReached beyond 100,000 entries, FileNotFound, FileConflict, PermissionDenied."""
-        return self._inner.client.portal.run(self._inner.list(path, depth=depth, user=user))
+    def find(
+        self,
+        pattern: str = "**",
+        path: str = ".",
+        *,
+        kinds: Sequence[FileKind] = (),
+        hidden: bool = False,
+        ignore_case: bool = False,
+        limit: int = limits.FIND_RESULTS,
+        user: str | None = None,
+    ) -> list[FileInfo]:
+        """What is below a directory and fits a pattern such as `**/*.py`, in order; the first ones, up to `limit`.
+
+        `*` and `?` stand for anything in a name, `**` for any directories, `[a-z]` for one character, `{a,b}` for one
+        of several. What begins with a dot is found when the pattern says the dot, or with `hidden`. Links are
+        told of, not followed. Raises InvalidArgument, FileNotFound, FileConflict, PermissionDenied.
+        """
+        return self._inner.client.portal.run(
+            self._inner.find(pattern, path, kinds=kinds, hidden=hidden, ignore_case=ignore_case, limit=limit, user=user)
+        )
+
+    def search(
+        self,
+        pattern: str,
+        path: str = ".",
+        *,
+        literal: bool = False,
+        ignore_case: bool = False,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+        hidden: bool = False,
+        context: int = 0,
+        limit: int = limits.SEARCH_RESULTS,
+        limit_per_file: int | None = None,
+        user: str | None = None,
+    ) -> list[Match]:
+        """Lines that fit a regular expression, or with `literal` a text, in a file or in all files below a directory;
+        the first ones in the order of paths, up to `limit`, with `context` lines on each side.
+
+        Expressions have no references and no look-around, and take no longer than the text is long. `include` and
+        `exclude` are patterns as for `find`; one without a slash fits a name in any directory. Files that are no text
+        are left out. Raises InvalidArgument, FileNotFound, FileConflict, PermissionDenied.
+        """
+        return self._inner.client.portal.run(
+            self._inner.search(
+                pattern,
+                path,
+                literal=literal,
+                ignore_case=ignore_case,
+                include=include,
+                exclude=exclude,
+                hidden=hidden,
+                context=context,
+                limit=limit,
+                limit_per_file=limit_per_file,
+                user=user,
+            )
+        )
+
+    def usage(self, path: str = ".", *, user: str | None = None) -> Usage:
+        """What a file, or a directory with all that is in it, takes. Raises FileNotFound, PermissionDenied."""
+        return self._inner.client.portal.run(self._inner.usage(path, user=user))
+
+    def list(
+        self, path: str = ".", *, depth: int = 1, after: str = "", limit: int | None = None, user: str | None = None
+    ) -> list[FileInfo]:
+        """The entries of a directory by name; with `depth`, those of directories in it too, each behind its directory.
+
+        A page has at most `limit` entries and begins behind the path `after`, as it was told on the page before. Links
+        are told of, not followed. Raises LimitReached beyond 100,000 entries, FileNotFound, FileConflict,
+        PermissionDenied.
+        """
+        return self._inner.client.portal.run(self._inner.list(path, depth=depth, after=after, limit=limit, user=user))
 
     def stat(self, path: str, *, follow: bool = True, user: str | None = None) -> FileInfo:
         """What is there; with `follow=False`, of a link itself. Raises FileNotFound, PermissionDenied."""

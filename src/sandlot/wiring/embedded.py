@@ -60,6 +60,7 @@ def build(settings: Settings, progress: Callable[[int], None] | None = None) -> 
             },
             templates=TemplateStore(settings.data, progress, settings.space_critical),
             keeper=keeper,
+            scout=settings.scout,
             journal=Journal(settings.data / "journal.db"),
             memories=Memories(settings.data),
         ),
