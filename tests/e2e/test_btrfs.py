@@ -178,6 +178,17 @@ async def test_a_data_directory_on_btrfs_needs_no_image(native: Settings) -> Non
     assert not {"btrfs.img", "btrfs", "mounts"} & {path.name for path in native.data.iterdir()}
 
 
+async def test_where_quotas_of_the_other_kind_are_on_no_limit_is_declared(native: Settings) -> None:
+    subprocess.run(["btrfs", "quota", "enable", native.data], timeout=WAIT_S, check=True, capture_output=True)
+    async with build(native) as host:
+        with pytest.raises(CapabilityNotSupported, match="limit_disk"):
+            await host.create(limited("btrfs"))
+        assert Capability.LIMIT_DISK not in (await host.storage("btrfs")).capabilities
+        session_id = await make(host)
+        await host.turn_complete(TurnRequest(session_id))
+        await clean_up(host)
+
+
 # ---- turns -------------------------------------------------------------------------------------------------------
 
 
