@@ -5,12 +5,13 @@ import contextlib
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
 from sandlot.config.settings import load
 from sandlot.host.service import SandboxHostService
+from sandlot.host.storage.zfs_commands import ZfsManager
 from sandlot.model import Probe
 from sandlot.wiring.embedded import build
 
@@ -69,6 +70,17 @@ async def nothing_left(host: SandboxHostService, data: Path, name: str) -> None:
         assert asyncio.get_running_loop().time() < give_up, left
         await part.sweep()
         await asyncio.sleep(0.02)
+
+
+async def needless_in_pool(data: Path, needed: Iterable[str]) -> set[str]:
+    """What the pool of zfs holds that neither these states and points need, nor anything that was made from it."""
+    wanted, parent = set(needed), f"{(data / 'zfs.pool').read_text().strip()}/sessions/"
+    found = await ZfsManager().properties(parent.rstrip("/"), ("origin",))
+    names = {full.removeprefix(parent) for full in found if full.startswith(parent)}
+    origins = {values["origin"].removeprefix(parent) for values in found.values()}
+    points = {name for name in names if "@" in name and (name in origins or name.partition("@")[2] in wanted)}
+    states = {name for name in names if name in wanted} | {name.partition("@")[0] for name in points}
+    return names - points - states
 
 
 def left_of_machine(data: Path) -> set[str]:

@@ -64,7 +64,7 @@ def _needed(host: SandboxHostService, storage: str) -> list[str]:
 
 
 async def files_apart(host: SandboxHostService) -> list[str]:
-    """What every storage says itself. One that is not attached has nothing."""
+    """What every storage says itself, and of zfs what its pool says. One that is not attached has nothing."""
     found: list[str] = []
     for storage in host._parts.storages.at_work():  # pyright: ignore[reportPrivateUsage]
         needed = _needed(host, storage.name)
@@ -72,6 +72,10 @@ async def files_apart(host: SandboxHostService) -> list[str]:
         found += [f"{storage.name} lacks {missing}"] if missing else []
         strays = await storage.strays(needed)
         found += [f"{storage.name} has {strays}"] if strays else []
+        if storage.name == "zfs":
+            data = host._settings.data  # pyright: ignore[reportPrivateUsage]
+            needless = await storages.needless_in_pool(data, needed)
+            found += [f"the pool has {sorted(needless)}"] if needless else []
     return found
 
 
