@@ -5,7 +5,6 @@ that runs. Programs under it meet another kernel than the machine's; what that l
 
 import asyncio
 import contextlib
-import errno
 import json
 import os
 import shutil
@@ -18,6 +17,7 @@ from sandlot.contracts.storage import Volume
 from sandlot.host.runtimes import runsc
 from sandlot.host.runtimes.keeper import RUNSC_SINCE, Keeper, KeeperLost
 from sandlot.host.runtimes.sandboxes import SandboxGroup, net
+from sandlot.host.runtimes.trees import open_tree
 from sandlot.host.storage.canonical import CANONICAL_ID, first_id
 from sandlot.model import (
     AUTO,
@@ -109,18 +109,7 @@ class GvisorRuntime:
         return WORKSPACE
 
     def open_tree(self, plan: StartPlan, guest: Guest) -> Tree:
-        gone = "the sandbox of the session is gone"
-        try:
-            fd = os.open(f"/proc/{guest.pid}/cwd/cur", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                raise LimitReached("the engine has no descriptor left", limit="open_files") from None
-            raise Unavailable(gone) from None
-        # Asked afterwards: a sandbox that is alive now had its pid then, and nobody else's root was opened.
-        if not guest.is_alive():
-            os.close(fd)
-            raise Unavailable(gone)
-        return Tree(fd, "/", first_id(plan.range))
+        return open_tree(plan, guest, "cwd/cur")
 
     async def start(self, plan: StartPlan, on_end: Callable[[str], None]) -> Guest:
         return await self._start(plan, on_end, await self._find_out())

@@ -1,6 +1,5 @@
 """Kernel namespaces: every session has its own root, users, processes, network; the kernel is shared with the host."""
 
-import errno
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,8 +7,9 @@ from pathlib import Path
 from sandlot.contracts.runtime import Group, Guest, MountPlan, StartPlan, Tree
 from sandlot.contracts.storage import Volume
 from sandlot.host.runtimes.keeper import Keeper, KeeperLost
-from sandlot.host.storage.canonical import CANONICAL_ID, first_id
-from sandlot.model import Capability, CapabilityNotSupported, LimitReached, Probe, SandlotError, Unavailable
+from sandlot.host.runtimes.trees import open_tree
+from sandlot.host.storage.canonical import CANONICAL_ID
+from sandlot.model import Capability, CapabilityNotSupported, Probe, SandlotError
 
 HOSTNAME = "sandbox"
 WORKSPACE = "/workspace"
@@ -68,18 +68,7 @@ class NamespacesRuntime:
         return WORKSPACE
 
     def open_tree(self, plan: StartPlan, guest: Guest) -> Tree:
-        gone = "the guest of the session is gone"
-        try:
-            fd = os.open(f"/proc/{guest.pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                raise LimitReached("the engine has no descriptor left", limit="open_files") from None
-            raise Unavailable(gone) from None
-        # Asked afterwards: a guest that is alive now had its pid then, and nobody else's root was opened.
-        if not guest.is_alive():
-            os.close(fd)
-            raise Unavailable(gone)
-        return Tree(fd, "/", first_id(plan.range), tuple(mount.target for mount in plan.mounts))
+        return open_tree(plan, guest, "root")
 
     async def start(self, plan: StartPlan, on_end: Callable[[str], None]) -> Guest:
         words = (HOSTNAME, str(plan.range), *_root_words(plan))
