@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 
 from sandlot.host.service import SandboxHostService
-from sandlot.model import RollbackRequest, SessionSpec, TurnRequest
+from sandlot.model import CallOutput, CallRequest, PauseRequest, RollbackRequest, SessionSpec, TurnRequest
+from tests.performance.bundle import write_bundle
 from tests.performance.engine import TRUE_IN_TEMPLATE, Bench, for_each, run, timed
 from tests.performance.measure import Samples, interleave, milliseconds_since
 from tests.performance.report import Row, ratio_row
@@ -22,6 +23,13 @@ WARM_TARGET = 15.0
 ROLLBACK_TARGET = 5.0
 HELD = 200
 SPEC = SessionSpec(runtime="gvisor")
+SLEEPERS = (10, 500)  # megabytes
+_HOLDS = """
+import os, sys, time
+held = [os.urandom(1 << 20) for _ in range(int(sys.argv[1]))]
+print("held", flush=True)
+time.sleep(3600)
+"""
 _REFILL_S = 1.0
 
 
@@ -35,6 +43,7 @@ async def measure_gvisor(bench: Bench) -> None:
             bench.raw, bench.rounds(100, 20), lambda: timed(run(host, session_id, *TRUE_IN_TEMPLATE))
         )
         bench.report.add(ratio_row(SECTION, "command", command, target=COMMAND_TARGET))
+        bench.report.add(ratio_row(SECTION, "runsc exec", await _execs(bench)))
         bench.report.add(
             ratio_row(SECTION, "rollback", await _rollbacks(bench, host, session_id), target=ROLLBACK_TARGET)
         )
@@ -42,9 +51,56 @@ async def measure_gvisor(bench: Bench) -> None:
         bench.report.add(ratio_row(SECTION, "create to first result", ours))
         bench.report.add(ratio_row(SECTION, "runsc run alone", alone))
         bench.report.add(Row(SECTION, "create, times runsc run", ours.ratio / alone.ratio, "x", START_TARGET))
+        for megabytes in SLEEPERS:
+            await _sleep(bench, host, megabytes)
         await _hold(bench, host)
     async with bench.engine(warm_pool=2, runtime="gvisor") as host:
         bench.report.add(ratio_row(SECTION, "warm start", await _warm(bench, host), target=WARM_TARGET))
+
+
+async def _execs(bench: Bench) -> Samples:
+    """What one would use instead, in a sandbox that idles."""
+    with tempfile.TemporaryDirectory(dir=bench.folder) as folder:
+        place = write_bundle(Path(folder) / "idle", bench.program, idle=True, cgroups=False)
+        runsc = ("runsc", f"--root={folder}/state", "--network=none", "--ignore-cgroups")
+        name = f"bench-exec-{os.getpid()}"
+
+        def do(*words: str) -> None:
+            null = subprocess.DEVNULL  # a pipe would be held by the sandbox that it starts
+            subprocess.run([*runsc, *words], check=True, timeout=60, stdin=null, stdout=null, stderr=null)
+
+        async def operation() -> float:
+            began = time.perf_counter_ns()
+            await asyncio.to_thread(do, "exec", name, "/true", "true")
+            return milliseconds_since(began)
+
+        await asyncio.to_thread(do, "run", "--detach", f"--bundle={place}", name)
+        try:
+            return await interleave(bench.raw, bench.rounds(20, 5), operation)
+        finally:
+            await asyncio.to_thread(do, "delete", "-force", name)
+
+
+async def _sleep(bench: Bench, host: SandboxHostService, megabytes: int) -> None:
+    """A program holds so much that cannot be told in fewer bytes."""
+    session_id = (await host.create(SPEC)).session_id
+    request = CallRequest(session_id, ("python3", "-c", _HOLDS, str(megabytes)), detach=True)
+    async with host.call(request) as call:
+        async for event in call:
+            if isinstance(event, CallOutput):
+                break
+    woken: list[float] = []
+
+    async def operation() -> float:
+        slept = await timed(host.pause(PauseRequest(session_id, memory=True)))
+        woken.append(await timed(host.resume(session_id)))
+        return slept
+
+    rounds = bench.rounds(5, 2)
+    slept = await interleave(bench.raw, rounds, operation)
+    await host.destroy(session_id)
+    for name, samples in (("checkpoint", slept), ("restore", Samples(woken[rounds.warm_up :], slept.raw_ms))):
+        bench.report.add(ratio_row(SECTION, f"{name} of {megabytes} MB", samples))
 
 
 async def _rollbacks(bench: Bench, host: SandboxHostService, session_id: str) -> Samples:

@@ -73,7 +73,7 @@ CASES: Mapping[str, Mapping[str, str]] = {
         "22-shared-memory": "files in /dev/shm have no number of their own; the memory of the session bounds them",
         "24-terminals": "terminals are the sandbox's own memory, and have no number of their own",
         "27-views": "gVisor tells of the machine, not of the limits",
-        "28-spin": "gVisor counts the time in which the machine holds it back as time of the program",
+        "28-spin": "programs are told of time that the machine did not give: the limit holds, unseen from inside",
     },
 }
 # Walking whole trees takes longer there.
