@@ -15,11 +15,12 @@ from sandlot.conformance import (
     Outcome,
     Verdict,
     conform,
+    conform_files,
     conform_storage,
     conform_whole,
     is_conforming,
 )
-from sandlot.model import CapabilityNotSupported, InvalidArgument, Probe
+from sandlot.model import AUTO, CapabilityNotSupported, InvalidArgument, Probe
 
 USAGE = "conform [options]"
 _ALL = "all"
@@ -32,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="the storage suite instead: of this one, or of `all` that work here, with each runtime",
     )
+    parser.add_argument("--files", action="store_true", help="the suite of files instead, with each runtime")
     parser.add_argument(
         "--matrix",
         action="store_true",
@@ -43,10 +45,14 @@ async def run(context: Context) -> int:
     if context.args.matrix:
         return await _matrix(context)
     asked: str | None = context.args.storage
+    if context.args.files and asked == _ALL:
+        raise InvalidArgument("the suite of files takes one storage", next_step="name it, or leave --storage out")
     async with context.engine() as host:
         storages, runtimes = await host.probes()
         chosen = _choose("runtime", runtimes, context.args.runtime)
-        if asked is None:
+        if context.args.files:
+            found = {name: [one async for one in conform_files(host, name, asked or AUTO)] for name in chosen}
+        elif asked is None:
             found = {runtime: await _runtime_suite(host, runtime) for runtime in chosen}
         else:
             names = _choose("storage", storages, None if asked == _ALL else asked)
@@ -70,6 +76,8 @@ async def run(context: Context) -> int:
 
 async def _matrix(context: Context) -> int:
     asked: str | None = context.args.storage
+    if context.args.files and asked == _ALL:
+        raise InvalidArgument("the suite of files takes one storage", next_step="name it, or leave --storage out")
     found: dict[tuple[str, str], list[Outcome]] = {}
     async with context.engine() as host:
         storages, runtimes = await host.probes()
