@@ -5,7 +5,6 @@ import gzip
 import json
 import lzma
 import os
-import signal
 import struct
 import subprocess
 import sys
@@ -31,10 +30,9 @@ from sandlot.model import (
     TemplateNotFound,
     TemplateStep,
 )
-from sandlot.wiring.embedded import build
 from tests import archives
 from tests.archives import Image, busybox_members, busybox_tar, entry, folder, hard_link, link, tar
-from tests.conftest import clean_up, run
+from tests.conftest import run
 
 pytestmark = pytest.mark.root
 
@@ -253,47 +251,6 @@ async def test_prune_takes_the_least_recently_used(host: SandboxHostService, tmp
     removed = await host.prune_templates(2 * size)
     assert [template.names for template in removed] == [("used:latest",)]
     assert [template.names for template in await host.list_templates()] == [("old:latest",), ("new:latest",)]
-
-
-async def test_an_engine_that_is_killed_leaves_nothing_half_made(settings: Settings, tmp_path: Path) -> None:
-    """The next one finds every template that was told of, and sweeps away the one that was being made."""
-    big = tmp_path / "big.tar"
-    big.write_bytes(tar(*busybox_members(), *(entry(f"f{n}", bytes(20_000)) for n in range(4_000))))
-    program = (
-        "import asyncio, os, sys\n"
-        "from sandlot.config.settings import load\n"
-        "from sandlot.wiring.embedded import build\n"
-        "from sandlot.model import TemplateImport, TemplateStep\n"
-        "async def main():\n"
-        "    async with build(load(os.environ)) as host:\n"
-        "        async with host.make_template(TemplateImport(sys.argv[1], 'big')) as steps:\n"
-        "            async for step in steps:\n"
-        "                if isinstance(step, TemplateStep): print('half', flush=True)\n"
-        "asyncio.run(main())\n"
-    )
-    environment = {**os.environ, "SANDLOT_DATA_DIR": str(settings.data)}
-    root_tar = tmp_path / "small.tar"
-    root_tar.write_bytes(busybox_tar())
-    async with build(settings) as host:
-        await make(host, root_tar, "told")
-    imports = settings.data / "imports"
-    with subprocess.Popen(
-        [sys.executable, "-c", program, str(big)], env=environment, stdout=subprocess.PIPE, text=True
-    ) as engine:
-        assert engine.stdout is not None
-        assert engine.stdout.readline() == "half\n"
-        engine.send_signal(signal.SIGKILL)
-    assert any(path.name.startswith(".partial-") for path in imports.iterdir())
-    async with build(settings) as host:
-        assert [template.names for template in await host.list_templates()] == [("told:latest",)]
-        assert await said(host, "told", "echo there") == "there\n"
-        assert not any(path.name.startswith(".") for path in imports.iterdir())
-        session = await host.create(SessionSpec(template="told"))
-    async with build(settings) as host:
-        with pytest.raises(Conflict):
-            await host.remove_template("told")
-        await host.destroy(session.session_id)
-        await clean_up(host)
 
 
 async def test_leaving_early_gives_it_up(host: SandboxHostService, tmp_path: Path) -> None:

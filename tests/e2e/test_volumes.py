@@ -1,16 +1,12 @@
 """Volumes on real sessions: what they outlive, who may have them, and what a program can do with them."""
 
-import json
-import signal
 import stat
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
 from sandlot import AsyncSandbox, AsyncVolume, Client, Conflict, NotFound, PermissionDenied, SandlotError
-from tests.e2e.test_cli import Program
 
 pytestmark = pytest.mark.root
 
@@ -174,28 +170,3 @@ async def test_directories_of_the_machine(data_dir: Path, tmp_path: Path, monkey
             (tmp_path / "read" / "gone").rename(tmp_path / "read" / "below")
             await one.recover()
             assert await run(one, "cat /r/f") == "read"
-
-
-def test_an_engine_that_is_killed_leaves_volumes_whole(data_dir: Path) -> None:
-    sandlot = Program(data_dir)
-    assert sandlot("volume", "create", "kept", "--shared").returncode == 0
-    assert sandlot("create", "--id", "one", "--volume", "kept:/v").returncode == 0
-    assert sandlot("exec", "one", "--", "sh", "-c", "echo x > /v/f").returncode == 0
-    for round_ in range(6):
-        for words in (("volume", "create", f"n{round_}"), ("volume", "rm", f"n{round_ - 1}")):
-            with sandlot.start(*words) as running:
-                time.sleep(0.25 + 0.07 * round_)
-                running.send_signal(signal.SIGKILL)
-                running.wait(20)
-    told = json.loads(sandlot("volume", "ls", "--json").stdout)
-    names = {volume["name"] for volume in told["volumes"]}
-    assert names == {name for name in names_in(data_dir / "lockers") if not name.startswith(".")}
-    assert "kept" in names
-    assert not any(name.startswith(".") for name in names_in(data_dir / "lockers"))
-    assert sandlot("exec", "one", "--", "cat", "/v/f").stdout == b"x\n"
-    for name in names - {"kept"}:
-        assert sandlot("volume", "rm", name).returncode == 0
-    assert sandlot("volume", "rm", "kept").returncode != 0
-    assert b"kept:/v" in sandlot("show", "one").stdout
-    sandlot("kill", "--all", "--yes")
-    assert sandlot("volume", "rm", "kept").returncode == 0

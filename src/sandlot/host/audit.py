@@ -15,9 +15,12 @@ from sandlot.host.kernel import unmount
 from sandlot.host.notes import REBUILD, Notes
 from sandlot.host.output import remove_outputs
 from sandlot.host.parts import HostParts
+from sandlot.host.removal import remove_tree
+from sandlot.host.wishes import Wishes
 from sandlot.model import Audit, Finding, FindingKind, SandlotError, SessionState
 
 _LOOK_AGAIN_S = 0.3
+_OF_USERS = ("imports", "lockers")  # folders whose entries have a name when they are whole
 _NEXT_ENGINE = "the next engine that starts on the data directory settles it"
 _REPAIR = "`sandlot doctor --storage --repair` removes it"
 
@@ -72,7 +75,7 @@ class Auditor:
         names = {name for runtime in self._parts.runtimes.values() for name in await runtime.names()}
         world = _World(rows, await self._history.snapshots(), frozenset(names))
         found: list[Finding] = []
-        for look in (self._journal, self._sessions, self._files, self._guests, self._leftovers):
+        for look in (self._journal, self._sessions, self._files, self._volumes, self._guests, self._leftovers):
             found += [finding async for finding in look(world)]
         return rows, found
 
@@ -114,6 +117,18 @@ class Auditor:
             for stray in () if self._is_changing() else await storage.strays([text for _title, text in own]):
                 yield Finding(FindingKind.FILES_STRAY, f"{name}:{stray}", "no session needs them", _REPAIR, True)
 
+    async def _volumes(self, world: _World) -> AsyncIterator[Finding]:
+        """Those of users, and templates: what has no name yet, or none any more, and what a session lacks."""
+        for row in world.rows:
+            for mount in Wishes.from_text(row.spec).mounts:
+                if not await asyncio.to_thread(Path(mount.path).is_dir):
+                    what = f"{'the directory' if mount.is_of_host else 'the volume'} {mount.source} is not there"
+                    yield Finding(FindingKind.FILES_MISSING, row.session_id, what, "put it back from a backup")
+        for folder in () if self._is_changing() else _OF_USERS:
+            for name in await asyncio.to_thread(_hidden, self._data / folder):
+                what = "it was half made, or half removed"
+                yield Finding(FindingKind.FILES_STRAY, f"{folder}:{name}", what, _REPAIR, True)
+
     async def _guests(self, world: _World) -> AsyncIterator[Finding]:
         known = {row.volume for row in world.rows if row.state is not SessionState.FAILED} | set(self._at_work())
         for name in sorted(world.guests - known):
@@ -140,7 +155,10 @@ class Auditor:
                         await runtime.stop(finding.name)
             elif finding.kind is FindingKind.FILES_STRAY:
                 storage, _, stray = finding.name.partition(":")
-                await self._parts.storages[storage].remove_stray(stray)
+                if storage in _OF_USERS:
+                    await asyncio.to_thread(remove_tree, self._data / storage / stray)
+                else:
+                    await self._parts.storages[storage].remove_stray(stray)
             elif finding.kind is FindingKind.OUTPUT_STRAY:
                 await asyncio.to_thread(remove_outputs, self._outputs / finding.name)
             elif finding.kind is FindingKind.GROUP_STRAY:
@@ -149,6 +167,10 @@ class Auditor:
                 await asyncio.to_thread(unmount, finding.name)
         except (SandlotError, OSError):
             return
+
+
+def _hidden(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.name.startswith(".")) if folder.is_dir() else []
 
 
 def _mounts(data: Path) -> list[str]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from sandlot.contracts.runtime import MountPlan
+from sandlot.host import failpoints
 from sandlot.host.kernel import rename_without_replacing
 from sandlot.host.removal import remove_tree
 from sandlot.host.session import Session
@@ -53,6 +54,7 @@ class Lockers:
         self._check_open = check_open
         self._coming: dict[str, list[str]] = {}  # volumes of sessions that are being made
         self._going: set[str] = set()
+        self._making = 0
 
     async def start(self) -> None:
         """Finish what an earlier engine began. Raises Unavailable."""
@@ -61,8 +63,16 @@ class Lockers:
     async def create(self, spec: VolumeSpec) -> VolumeInfo:
         self._check_open()
         told = {"shared": spec.shared, "created": time.time()}
-        await self._do(lambda: self._make(spec.name, json.dumps(told)))
+        self._making += 1
+        try:
+            await self._do(lambda: self._make(spec.name, json.dumps(told)))
+        finally:
+            self._making -= 1
         return VolumeInfo(spec.name, spec.shared, told["created"], (), 0)
+
+    def is_changing(self) -> bool:
+        """Whether one is being made or removed."""
+        return bool(self._making or self._going)
 
     async def get(self, name: str) -> VolumeInfo:
         info = await self._do(lambda: self._read(check_volume_name(name)))
@@ -154,7 +164,9 @@ class Lockers:
             (half / _TOLD).write_text(told)
             for path in (half / _TOLD, half / _FILES, half):
                 _sync(path)
+            failpoints.reach("volume: filled")
             self._rename(half.name, name)
+            failpoints.reach("volume: in place")
         except FileExistsError:
             remove_tree(half)
             raise Conflict(f"there is a volume {name}", next_step="take another name", volume=name) from None
@@ -179,6 +191,7 @@ class Lockers:
     def _drop(self, name: str) -> None:
         gone = f".gone-{secrets.token_hex(8)}"
         self._rename(name, gone)
+        failpoints.reach("volume: set aside")
         remove_tree(self._folder / gone)
 
     def _plan(self, mount: Mount, user: str | None) -> MountPlan:

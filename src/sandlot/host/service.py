@@ -105,7 +105,7 @@ class SandboxHostService:
         self._lifecycle.admit = self._monitor.admit
         sleeping = Sleeping(self._lifecycle, parts)
         self._recovery = Recovery(self._lifecycle, parts, self._outputs, sleeping)
-        changing = self._lifecycle.is_changing
+        changing = self._is_changing
         at_work, notes = self._lifecycle.volumes_at_work, self._lifecycle.notes
         self._auditor = Auditor(parts, settings.data, self._outputs, at_work, changing, notes)
         self._pausing = Pausing(self._lifecycle, parts, sleeping, settings.pause_drain_s)
@@ -130,6 +130,9 @@ class SandboxHostService:
         self._importing = Importing(self._lifecycle, parts, self._choices)
         self._templates = Templates(self._lifecycle, parts)
         self._forks = Forks(self._lifecycle, parts, self._turns, sleeping)
+
+    def _is_changing(self) -> bool:
+        return self._lifecycle.is_changing() or self._lockers.is_changing() or self._templates.is_changing()
 
     # ---- life --------------------------------------------------------------------------------------------------
 

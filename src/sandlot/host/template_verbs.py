@@ -147,6 +147,10 @@ class Templates:
             finally:
                 os.close(fd)
 
+    def is_changing(self) -> bool:
+        """Whether one is being made or removed."""
+        return bool(self._making) or self._store.maker.lock.locked()
+
     async def settle(self) -> None:
         """What is half made is given up."""
         for task in tuple(self._making):

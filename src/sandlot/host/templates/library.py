@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+from sandlot.host import failpoints
 from sandlot.host.kernel import sync_filesystem
 from sandlot.host.removal import remove_tree
 from sandlot.host.templates.metadata import Metadata
@@ -114,14 +115,17 @@ class Library:
         if kept is None:
             (partial / _RECORD).write_text(told.to_text())
             sync_filesystem(partial)
+            failpoints.reach("template: synced")
             kept = Kept(told, self.folder / told.digest.removeprefix("sha256:"))
             partial.rename(kept.folder)
             _sync(self.folder)
+            failpoints.reach("template: in place")
             self._kept[told.digest] = kept
         else:
             self.give_up(partial)
         if name:
             self.name(kept, name)
+            failpoints.reach("template: named")
         return kept
 
     def give_up(self, partial: Path) -> None:
@@ -158,6 +162,7 @@ class Library:
         """Its names too. One that is hidden, and that nobody uses. Raises OSError."""
         gone = self.folder / f"{_REMOVED}{kept.folder.name}"
         kept.folder.rename(gone)
+        failpoints.reach("template: set aside")
         self._write_names({name: digest for name, digest in self._names.items() if digest != kept.metadata.digest})
         remove_tree(gone)
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from sandlot.host import failpoints
 from sandlot.host.storage.canonical import CANONICAL_ID
 from sandlot.host.templates.library import ROOT, Kept, Library
 from sandlot.host.templates.metadata import Metadata, check, from_config
@@ -81,6 +82,7 @@ class Maker:
                 left_out=made.left_out,
             )
             told = told.starting(request.start)
+            await failpoints.reach("template: unpacked")
             return await self._publish(partial, told.addressed(made.diff_ids), request.name, tell)
         except BaseException:  # given up, then raised again
             await self._give_up(partial)
