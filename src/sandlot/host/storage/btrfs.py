@@ -68,6 +68,7 @@ class BtrfsStorage:
         self._groups: dict[str, int] = {}  # of volumes in use, by their subvolumes
         self._family = Family()
         self._freeing: asyncio.Future[None] | None = None
+        self._is_freed_later = False
         self._sweeping = asyncio.Lock()
         self._sizes: dict[tuple[str, str], int] = {}  # of points, without others
 
@@ -116,7 +117,7 @@ class BtrfsStorage:
     async def detach(self) -> None:
         if self._freeing:
             self._freeing.cancel()
-            self._freeing = None
+            await asyncio.wait([self._freeing])
         try:
             await self._kernel(self._place.detach)
         except OSError as error:
@@ -404,8 +405,7 @@ class BtrfsStorage:
         return [] if (self._place.volumes / name / "u").is_dir() else [name]
 
     async def strays(self, needed: Iterable[str]) -> Sequence[str]:
-        known = {_subvolume(text) for text in needed if text}
-        known |= self._due  # it goes with the next sweep
+        known = {_subvolume(text) for text in needed if text} | self._due  # which goes with the next sweep
         return [name for name in await self._names() if name not in known and not self._is_needed(name)]
 
     async def remove_stray(self, name: str) -> None:
@@ -416,27 +416,28 @@ class BtrfsStorage:
     async def sweep(self) -> None:
         """Destroy what was released. The kernel frees the space behind our back, when no guest stands on it."""
         async with self._sweeping:
-            if not self.is_attached:
-                return
-            has_destroyed = (self._due or self._groups_due) and await asyncio.to_thread(self._sweep)
-            if has_destroyed and not self._freeing:
-                self._freeing = asyncio.ensure_future(self._free())
+            if self.is_attached and (self._due or self._groups_due):
+                await asyncio.to_thread(self._sweep)
+                self._freeing = self._freeing or asyncio.ensure_future(self._free())
 
     async def _free(self) -> None:
         """A moment later, and once for many: all that is to be written is written for it, and whoever destroyed
         something often goes on at once."""
-        await asyncio.sleep(_FREE_AFTER_S)
-        self._freeing = None
-        with contextlib.suppress(OSError):
-            await asyncio.to_thread(btrfs_kernel.free_destroyed, self._place.volumes)
+        try:
+            while self._is_freed_later:
+                await asyncio.sleep(_FREE_AFTER_S)
+                self._is_freed_later = False
+                with contextlib.suppress(OSError, DeadlineExceeded):
+                    await self._kernel(btrfs_kernel.free_destroyed, self._place.volumes)
+        finally:
+            self._freeing = None
 
-    def _sweep(self) -> bool:
+    def _sweep(self) -> None:
         folder = self._place.volumes
-        has_destroyed = False
         for name in tuple(self._due):
             try:
                 btrfs_kernel.destroy_subvolume(folder, name)
-                has_destroyed = True
+                self._is_freed_later = True
             except FileNotFoundError:
                 pass
             except OSError as error:
@@ -449,7 +450,6 @@ class BtrfsStorage:
             with contextlib.suppress(OSError):
                 btrfs_kernel.remove_group(folder, group)
                 self._groups_due.discard(group)
-        return has_destroyed
 
     # ---- figures -----------------------------------------------------------------------------------------------
 

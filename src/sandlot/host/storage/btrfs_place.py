@@ -156,15 +156,14 @@ class BtrfsPlace:
         if self.path == self._own:
             btrfs_kernel.destroy_subvolume(self._data, self._own.name)
             return
-        try:
-            unmount_image(self._point)
-        except OSError as error:
-            if error.errno == errno.EBUSY:
-                return  # the next engine finds it as it is
-            raise
+        # Nobody needs it, but a thread may still read, and old roots are dropped behind everyone's back.
         give_up = time.monotonic() + _CLEARED_S
+        while not _is_unmounted(self._point):
+            if time.monotonic() > give_up:
+                return  # the next engine finds it as it is
+            time.sleep(_LOOK_S)
         while find_device(self.image) and time.monotonic() < give_up:
-            time.sleep(_LOOK_S)  # old roots are dropped behind everyone's back, and hold it until then
+            time.sleep(_LOOK_S)
         self.image.unlink()
         with suppress(OSError):
             self._point.rmdir()
@@ -232,6 +231,16 @@ class BtrfsPlace:
     def groups(self) -> list[int]:
         names = os.listdir(self._group(0).parent) if self.has_quotas() else []
         return [int(name[2:]) for name in names if name.startswith("1_")]
+
+
+def _is_unmounted(point: Path) -> bool:
+    try:
+        unmount_image(point)
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        return False
+    return True
 
 
 def _try_in(folder: Path) -> None:
