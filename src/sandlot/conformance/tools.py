@@ -84,6 +84,31 @@ async def what_is_no_file_is_told_and_not_waited_for(stage: Stage) -> None:
         expect(result.is_error, f"{path}: {result.text[:200]}")
 
 
+async def files_are_found_by_name_and_by_content(stage: Stage) -> None:
+    """`glob` tells paths in order, `grep` tells file, line number and line; both say when there is more."""
+    await shell(stage, "mkdir -p src/deep .hid; printf 'one\\nTwo\\nthree\\n' >src/a.py; cp src/a.py src/deep/b.py")
+    await shell(stage, "cp src/a.py .hid/c.py; echo two >src/d.txt; printf 'two\\0' >src/binary")
+    equal(await text(stage, "glob", pattern="**/*.py"), "Found 2 files\nsrc/a.py\nsrc/deep/b.py")
+    equal(await text(stage, "glob", pattern="*.py", path="src"), "Found 1 file\na.py")
+    cut = await call(stage, "glob", pattern="**", max_results=1)
+    expect(cut.truncated and cut.text.startswith("Found 1 or more file"), cut.text)
+    equal(await text(stage, "glob", pattern="*.rs"), "No file fits the pattern")
+    told = await text(stage, "grep", pattern="^t[wh]", ignore_case=True, include="*.py", context_lines=1)
+    equal(
+        told,
+        "Found 4 matches\n    one\nsrc/a.py:2: Two\n    three\n    Two\nsrc/a.py:3: three"
+        "\n    one\nsrc/deep/b.py:2: Two\n    three\n    Two\nsrc/deep/b.py:3: three",
+    )
+    equal(await text(stage, "grep", pattern="two"), "Found 1 match\nsrc/d.txt:1: two")
+    expect(
+        (await text(stage, "grep", pattern="T.o", literal=True, path="src/a.py")).startswith("No match"), "T.o is text"
+    )
+    expect((await call(stage, "grep", pattern="(")).is_error, "a pattern that is none was taken")
+    expect(
+        (await call(stage, "grep", pattern="x", path="nowhere")).is_error, "a directory that is not there was searched"
+    )
+
+
 # ---- commands --------------------------------------------------------------------------------------------------
 
 
@@ -240,6 +265,7 @@ TOOL_CHECKS: tuple[Check[Stage], ...] = (
     Check(the_same_path_is_the_same_file_in_both_tiers),
     Check(no_edit_of_many_at_once_is_lost),
     Check(what_is_no_file_is_told_and_not_waited_for),
+    Check(files_are_found_by_name_and_by_content),
     Check(a_command_is_told_with_its_streams_and_its_end),
     Check(progress_streams_while_a_command_runs),
     Check(a_named_shell_remembers),

@@ -9,12 +9,13 @@ from sandlot.host.tools.contained.command import ContainedTool
 from sandlot.host.tools.contained.git import GIT_TOOLS
 from sandlot.host.tools.direct.hands import DirectTool, adopted
 from sandlot.host.tools.direct.reading import LIST_DIR, READ_FILE
+from sandlot.host.tools.direct.searching import GLOB, GREP
 from sandlot.host.tools.direct.writing import EDIT_FILE, WRITE_FILE
 from sandlot.model import InvalidArgument
 
 Entry = DirectTool | ContainedTool
 
-BUILT_IN: tuple[Entry, ...] = (READ_FILE, WRITE_FILE, EDIT_FILE, LIST_DIR, BASH, *GIT_TOOLS)
+BUILT_IN: tuple[Entry, ...] = (READ_FILE, WRITE_FILE, EDIT_FILE, LIST_DIR, GREP, GLOB, BASH, *GIT_TOOLS)
 
 
 def toolbox(own: Iterable[CustomTool] = ()) -> Mapping[str, Entry]:

@@ -98,19 +98,19 @@ async def _list_dir(setting: ToolSetting, arguments: Mapping[str, Any]) -> Outco
 
 
 def _entry(info: FileInfo, top: str) -> str:
-    name = _clean(posixpath.relpath(info.path, top))
+    name = shown_name(posixpath.relpath(info.path, top))
     match info.kind:
         case FileKind.DIRECTORY:
             return f"{name}/"
         case FileKind.SYMLINK:
-            return f"{name} -> {_clean(info.target)}"
+            return f"{name} -> {shown_name(info.target)}"
         case FileKind.FILE:
             return f"{name} ({info.size_bytes} bytes)"
         case FileKind.OTHER:
             return f"{name} (no file)"
 
 
-def _clean(name: str) -> str:
+def shown_name(name: str) -> str:
     """On one line, whatever it holds."""
     return name.encode("utf-8", "surrogateescape").decode(errors="replace").replace("\n", "\\n")
 
