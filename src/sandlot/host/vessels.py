@@ -18,10 +18,12 @@ from sandlot.host.wishes import Wishes
 from sandlot.model import (
     Capability,
     LimitReached,
+    NotFound,
     Resources,
     SandlotError,
     SessionSpec,
     SessionState,
+    SnapshotNotFound,
     Template,
 )
 
@@ -97,6 +99,9 @@ class Vessels:
         id_range = self.take_range()
         try:
             volume = await storage.create("v-" + secrets.token_hex(8), point, resources.disk_bytes)
+        except NotFound as error:
+            self.free(id_range)
+            raise SnapshotNotFound(f"the snapshot has gone meanwhile: {error.message}") from error
         except BaseException:  # undone, then raised again
             self.free(id_range)
             raise

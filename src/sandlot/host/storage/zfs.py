@@ -19,7 +19,7 @@ from pathlib import Path
 from sandlot.contracts.storage import Shown, Taken, Volume
 from sandlot.host.storage import lacks, zfs_daemon, zfs_images
 from sandlot.host.storage.zfs_commands import INSTALL, ZfsManager
-from sandlot.host.storage.zfs_kept import BYTES, USED, VOLUME, ZfsKept, checked
+from sandlot.host.storage.zfs_kept import BYTES, USED, VOLUME, ZfsKept
 from sandlot.host.storage.zfs_mounts import Mounts, in_time
 from sandlot.host.storage.zfs_notebook import ZfsNotebook
 from sandlot.host.storage.zfs_pool import ZfsPool, ZfsSettings
@@ -149,7 +149,8 @@ class ZfsStorage:
                 raise
             return await self._clone(name, state, f"{base}@{_EMPTY}", size)
         size = self._kept.size(point)
-        volume = await self._clone(name, self._begin(name), self._kept.full(point), size)
+        with self.holding(point):
+            volume = await self._clone(name, self._begin(name), self._kept.full(point), size)
         if disk_bytes is not None and _rounded(disk_bytes) != size:
             try:
                 await self.limit(volume, disk_bytes)
@@ -207,7 +208,8 @@ class ZfsStorage:
             self._mounts.close(short)
 
     async def open(self, name: str, state: str) -> Volume:
-        if checked(state) not in self._kept.sizes or state in self._kept.owners:
+        self._kept.size(state)
+        if state in self._kept.owners:
             raise NotFound(f"volume {name} is not in the pool {self._place.name}", volume=name)
         await self._revive(state)
         return self._use(name, state)
@@ -286,7 +288,8 @@ class ZfsStorage:
 
     async def restore(self, volume: Volume, point: str) -> Volume:
         size = self._kept.size(point)
-        return await self._clone(volume.name, self._begin(volume.name), self._kept.full(point), size)
+        with self.holding(point):
+            return await self._clone(volume.name, self._begin(volume.name), self._kept.full(point), size)
 
     @contextlib.asynccontextmanager
     async def showing(self, old: str | None, new: str) -> AsyncGenerator[Shown]:

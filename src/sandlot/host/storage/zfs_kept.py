@@ -22,7 +22,7 @@ from sandlot.model import Conflict, NotFound, SandlotError, check_id
 _log = logging.getLogger("sandlot.host")
 _PAUSES_S = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # a filesystem ends when the last guest that saw it does
 _AGAIN_S = 5.0
-_LATE_S = 60.0  # what is due for longer is told
+_LATE_S = 60.0  # what is in the way for longer is told
 BYTES = "sandlot:bytes"  # the size of a filesystem
 USED = "sandlot:used"  # what its files took when the snapshot was taken
 VOLUME = "sandlot:volume"  # the name of a volume
@@ -47,7 +47,9 @@ class ZfsKept:
         self.making: set[str] = set()
         self._uses: Counter[str] = Counter()
         self._held: Counter[str] = Counter()
-        self._due: dict[str, float] = {}  # since when
+        self._due: set[str] = set()
+        self._leaving: set[str] = set()  # due, and being removed now: too late to need it again
+        self._busy: dict[str, float] = {}  # due, and could not be removed: since when
         self._carriers: set[str] = set()  # due, with snapshots in them that someone or something needs
         self._sweeping = asyncio.Lock()
         self._again: asyncio.TimerHandle | None = None
@@ -70,12 +72,12 @@ class ZfsKept:
                 self.used[point] = words.read_number(values[USED], 0)
             else:
                 self.volumes[state] = values[VOLUME]
-        self._due = {name: since for name, since in self._due.items() if name in self.sizes}
+        self._due &= set(self.sizes)
         self._carriers &= set(self.sizes)
 
     def size(self, text: str) -> int:
         """Raises NotFound, InvalidArgument."""
-        if checked(text) not in self.sizes:
+        if checked(text) not in self.sizes or text in self._leaving:
             raise NotFound(f"the pool {self._place.name} has no {text}")
         return self.sizes[text]
 
@@ -90,7 +92,7 @@ class ZfsKept:
 
     def use(self, text: str) -> None:
         self._uses[text] += 1
-        self._due.pop(text, None)
+        self._due.discard(text)
 
     def release(self, text: str) -> None:
         self._uses[checked(text)] -= 1
@@ -110,11 +112,11 @@ class ZfsKept:
     def drop(self, text: str) -> None:
         """Whatever is there of it: nobody has heard of it, or wants it any more."""
         self.sizes.setdefault(text, 0)
-        self._due.setdefault(text, time.monotonic())
+        self._due.add(text)
 
     def _note_needless(self, name: str) -> None:
         if name in self.sizes and not self.is_needed(name):
-            self._due.setdefault(name, time.monotonic())
+            self._due.add(name)
 
     def is_needed(self, name: str) -> bool:
         return self._uses[name] > 0 or self._held[name] > 0 or name in self.making
@@ -135,7 +137,7 @@ class ZfsKept:
     def strays(self, needed: Iterable[str]) -> list[str]:
         """What is due goes by itself; where it does not, it is told."""
         known = {*needed, *self._carriers}
-        late = {name for name, since in self._due.items() if time.monotonic() - since > _LATE_S}
+        late = {name for name, since in self._busy.items() if time.monotonic() - since > _LATE_S}
         found = (name for name in self.sizes if not self.is_needed(name) and (name in late or name not in self._due))
         return sorted(name for name in found if name not in known and not self._carries_points(name))
 
@@ -197,6 +199,9 @@ class ZfsKept:
 
     async def _remove_point(self, point: str) -> bool:
         """What holds it or was made from it keeps it until that goes; then ZFS removes it by itself."""
+        if self.is_needed(point):
+            return False
+        self._leaving.add(point)
         try:
             await self._zfs.destroy_snapshot(self.full(point), later=True)
         except NotFound:
@@ -204,10 +209,26 @@ class ZfsKept:
         except SandlotError as error:
             _log.warning("snapshot %s cannot be removed now: %s", point, error.message)
             return False
+        finally:
+            self._leaving.discard(point)
         self._removed(point)
         return True
 
     async def _remove_dataset(self, name: str) -> _Outcome:
+        if self.is_needed(name):
+            return _Outcome.CARRIES
+        self._leaving.add(name)
+        try:
+            outcome = await self._try_dataset(name)
+        finally:
+            self._leaving.discard(name)
+        if outcome is _Outcome.REMOVED:
+            self._removed(name)
+        elif outcome is _Outcome.BUSY:
+            self._busy.setdefault(name, time.monotonic())
+        return outcome
+
+    async def _try_dataset(self, name: str) -> _Outcome:
         dataset = self._place.dataset(name)
         try:
             if not await in_time(lambda: self._mounts.close(name, patience_s=0)):
@@ -229,12 +250,12 @@ class ZfsKept:
         except SandlotError as error:
             _log.info("volume %s cannot be removed now: %s", name, error.message)
             return _Outcome.BUSY
-        self._removed(name)
         return _Outcome.REMOVED
 
     def _removed(self, name: str) -> None:
-        for known in (self.sizes, self.owners, self.volumes, self.used, self._uses, self._due):
+        for known in (self.sizes, self.owners, self.volumes, self.used, self._uses, self._busy):
             known.pop(name, None)
+        self._due.discard(name)
         self._carriers.discard(name)
 
     async def _snapshots(self, name: str) -> dict[str, "_Snapshot"]:
