@@ -74,7 +74,7 @@ class Forks:
         try:
             yield memories.path(image) if image else None
         finally:
-            await asyncio.to_thread(memories.remove, image)
+            await memories.discard([image])
 
     async def _fork_at(
         self, session: Session, at: SnapshotRow, request: ForkRequest, made: list[Session], image: Path | None

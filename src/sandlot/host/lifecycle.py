@@ -447,7 +447,7 @@ class Lifecycle:
             await self._storage(session).release(*session.give_up_files())
             await failpoints.reach("destroy: volume released")
             await asyncio.to_thread(remove_outputs, self._outputs / row.volume)
-            await asyncio.to_thread(self._parts.memories.remove, *images)
+            await self._parts.memories.discard(images)
             await self._forget(row.session_id)
             self._sessions.pop(row.session_id, None)
         self._vessels.free(row.id_range)

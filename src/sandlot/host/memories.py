@@ -1,9 +1,10 @@
 """Memory of processes, on disk: images that runtimes write and read. Each belongs to one session or one snapshot."""
 
+import asyncio
 import os
 import secrets
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 _PREFIX = "m-"
@@ -11,7 +12,7 @@ _PREFIX = "m-"
 
 class Memories:
     """Directories below one. Their names are in the journal; what it does not name is removed by the next engine. Every
-    verb works on the disk, and belongs into a thread."""
+    verb but `discard` works on the disk, and belongs into a thread."""
 
     def __init__(self, data: Path) -> None:
         self._folder = data / "memory"
@@ -59,6 +60,11 @@ class Memories:
     def remove(self, *names: str) -> None:
         for name in filter(None, names):
             shutil.rmtree(self.path(name), ignore_errors=True)
+
+    async def discard(self, names: Iterable[str]) -> None:
+        """In a thread, where there is something to remove: most have no image, and a thread costs a millisecond."""
+        if given := [name for name in names if name]:
+            await asyncio.to_thread(self.remove, *given)
 
     def others(self, known: Collection[str]) -> list[str]:
         """Those that nobody needs."""

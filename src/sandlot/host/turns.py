@@ -141,7 +141,7 @@ class Turns:
         await self._history.remove(session.row.session_id, *(row.name for row in rows))
         await failpoints.reach("delete: recorded")
         session.forget_snapshots(*(row.name for row in rows))
-        await asyncio.to_thread(self._parts.memories.remove, *(row.memory for row in rows))
+        await self._parts.memories.discard(row.memory for row in rows)
         await self._storage(session).release(*(row.point for row in rows))
         self._lifecycle.sweep()
 
@@ -404,7 +404,7 @@ class Turns:
         session.row = replace(session.row, head=target.name, volume_state=new.state)
         session.forget_snapshots(*(row.name for row in newer))
         session.turned = None  # turns may be gone
-        await asyncio.to_thread(self._parts.memories.remove, *(row.memory for row in newer))
+        await self._parts.memories.discard(row.memory for row in newer)
         await storage.release(old.state, *(row.point for row in newer))
         self._lifecycle.notes.remember(session)
         self._lifecycle.sweep()
