@@ -85,7 +85,7 @@ async def try_rows(arena: Arena, rows: Sequence[Row], session: str) -> dict[str,
         for user in row.users:
             said = await run_call(arena.host, row.request(session, user, arena.facts))
             why = row.wrong(said.stdout, said.stderr, arena.facts)
-            if why and not kernels.is_known(arena.runtime, row.name, said.text, row.seen):
+            if why and not kernels.is_known(arena.runtime, row.name, said.text):
                 failed[f"{row.name} ({user})"] = why
     return failed
 
