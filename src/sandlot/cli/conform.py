@@ -17,6 +17,7 @@ from sandlot.conformance import (
     conform,
     conform_files,
     conform_storage,
+    conform_tools,
     conform_whole,
     is_conforming,
 )
@@ -34,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the storage suite instead: of this one, or of `all` that work here, with each runtime",
     )
     parser.add_argument("--files", action="store_true", help="the suite of files instead, with each runtime")
+    parser.add_argument("--tools", action="store_true", help="the suite of tools instead, with each runtime")
     parser.add_argument(
         "--matrix",
         action="store_true",
@@ -45,13 +47,16 @@ async def run(context: Context) -> int:
     if context.args.matrix:
         return await _matrix(context)
     asked: str | None = context.args.storage
-    if context.args.files and asked == _ALL:
-        raise InvalidArgument("the suite of files takes one storage", next_step="name it, or leave --storage out")
+    one_storage = context.args.files or context.args.tools
+    if one_storage and asked == _ALL:
+        raise InvalidArgument("this suite takes one storage", next_step="name it, or leave --storage out")
     async with context.engine() as host:
         storages, runtimes = await host.probes()
         chosen = _choose("runtime", runtimes, context.args.runtime)
         if context.args.files:
             found = {name: [one async for one in conform_files(host, name, asked or AUTO)] for name in chosen}
+        elif context.args.tools:
+            found = {name: await _tool_suite(host, name, asked or AUTO) for name in chosen}
         elif asked is None:
             found = {runtime: await _runtime_suite(host, runtime) for runtime in chosen}
         else:
@@ -114,6 +119,11 @@ def _matrix_table(found: dict[tuple[str, str], list[Outcome]]) -> tuple[tuple[st
 async def _runtime_suite(host: Engine, runtime: str) -> list[Outcome]:
     deviations = RUNTIME_DEVIATIONS.get(runtime, {})
     return [one async for one in conform(host, runtime, RUNTIME_CHECKS, deviations)]
+
+
+async def _tool_suite(host: Engine, runtime: str, storage: str) -> list[Outcome]:
+    have = await host.capabilities_of(runtime, storage)
+    return [one async for one in conform_tools(host, runtime, storage, have)]
 
 
 async def _storage_suite(host: Engine, storage: str, runtime: str) -> list[Outcome]:
