@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -151,6 +152,14 @@ async def test_a_warm_one_that_ceased_to_serve_is_not_handed_out(host: SandboxHo
     await asyncio.sleep(0.8)
     session = await host.create(SessionSpec(template="web:1"))
     assert (await host.calls(session.session_id))[0].state is CallState.RUNNING
+
+
+async def test_a_template_that_is_to_be_warm_and_is_not_there_is_told(settings: Settings) -> None:
+    async with build(replace(settings, warm_templates=(("missing:1", 1),))) as host:
+        async with asyncio.timeout(10):
+            while not (failures := (await host.health()).errors):  # noqa: ASYNC110 - it is tried behind our back
+                await asyncio.sleep(0.05)
+        assert "no guest of missing:1 can be kept warm: there is no template" in failures[0].message
 
 
 async def test_a_name_that_means_another_template_is_warmed_anew(host: SandboxHostService, root: Path) -> None:

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sandlot.host.service import SandboxHostService
-from sandlot.model import SessionSpec, TemplateImport, TemplateInfo
+from sandlot.model import BUILTIN, SessionSpec, TemplateImport, TemplateInfo
 from tests.performance.engine import TRUE_IN_TEMPLATE, Bench, run
 from tests.performance.measure import Samples, interleave, milliseconds_since
 from tests.performance.report import Row, ratio_row
@@ -20,6 +20,7 @@ from tests.performance.trees import beside_tar, make_tree, scratch, shell
 
 FILES, FILE_BYTES = 20_000, 25_000
 TARGET = 1.5
+SAME_TARGET = 1.25
 MEMORY_TARGET_MIB = 128
 _CHILD = b"sandlot.host.templates.unpacking.child"
 _POLL_S = 0.02
@@ -40,10 +41,13 @@ async def measure_templates(bench: Bench) -> None:
             peak = max(memory, default=0.0)
             bench.report.add(Row(section, "memory of what unpacks, at most", peak, "MiB", MEMORY_TARGET_MIB))
             await _make(host, top / "image.tar", "kept:1")
-            cold = await _create_loop(bench, host)
+            cold, usual = await _create_loop(bench, host, BUILTIN)
             bench.report.add(ratio_row(section, "create to first result, cold", cold, target=COLD_TARGET))
+            value = cold.ratio / usual.ratio
+            name = "cold, as a multiple of the built-in template"
+            bench.report.add(Row(section, name, value, "times", target=SAME_TARGET))
             await host.warm_template("kept:1", POOL)
-            warm = await _create_loop(bench, host)
+            warm, _same = await _create_loop(bench, host, "kept:1")
             bench.report.add(ratio_row(section, "create to first result, warm", warm, target=WARM_TARGET))
             await host.warm_template("kept:1", 0)
     finally:
@@ -106,14 +110,23 @@ def _watched() -> Generator[list[float]]:
         watcher.join()
 
 
-async def _create_loop(bench: Bench, host: SandboxHostService) -> Samples:
-    async def operation() -> float:
+async def _create_loop(bench: Bench, host: SandboxHostService, beside: str) -> tuple[Samples, Samples]:
+    """Of the image, and in turn of another template."""
+    others: list[float] = []
+
+    async def one(template: str) -> float:
         began = time.perf_counter_ns()
-        session_id = (await host.create(SessionSpec(template="kept:1"))).session_id
+        session_id = (await host.create(SessionSpec(template=template))).session_id
         await run(host, session_id, *TRUE_IN_TEMPLATE)
         took = milliseconds_since(began)
         await host.destroy(session_id)
         await asyncio.sleep(REFILL_S * 2)  # the pool refills, the trash is emptied
         return took
 
-    return await interleave(bench.raw, bench.rounds(50, 10), operation)
+    async def operation() -> float:
+        others.append(await one(beside))
+        return await one("kept:1")
+
+    rounds = bench.rounds(50, 10)
+    samples = await interleave(bench.raw, rounds, operation)
+    return samples, Samples(others[rounds.warm_up :], samples.raw_ms)

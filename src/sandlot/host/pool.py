@@ -12,7 +12,7 @@ from sandlot.contracts.storage import Storage
 from sandlot.host.background import Background
 from sandlot.host.storage.lacks import SHRINKING
 from sandlot.host.vessels import Vessel
-from sandlot.model import BUILTIN, Resources, SandlotError, Template
+from sandlot.model import BUILTIN, Resources, SandlotError, Template, Unavailable
 
 _REFILL_AFTER_S = 0.05
 Make = Callable[[], Coroutine[Any, Any, Vessel]]
@@ -30,7 +30,8 @@ def can_be_limited(storage: Storage, usual: Resources, wanted: Resources) -> boo
 class WarmPool:
     """Holds `size` vessels of one template. Refills behind the back of whoever took one."""
 
-    def __init__(self, size: int, make: Make, discard: Discard, background: Background) -> None:
+    def __init__(self, name: str, size: int, make: Make, discard: Discard, background: Background) -> None:
+        self._name = name
         self.size = size
         self._make = make
         self._discard = discard
@@ -58,8 +59,11 @@ class WarmPool:
     async def _fill_behind(self) -> None:
         try:
             await self.fill()
-        except SandlotError:
-            return  # whoever creates a session meets the same error, and can act on it
+        except SandlotError as error:
+            # Of the built-in template: whoever creates a session meets the same error, and can act on it. Others may be
+            # asked for by nobody: health tells of it.
+            if self._name != BUILTIN:
+                raise Unavailable(f"no guest of {self._name} can be kept warm: {error.message}") from error
 
     async def fill(self) -> None:
         """Raises what making a session raises."""
@@ -101,7 +105,7 @@ class WarmPools:
         self._is_stopped = False
 
     def _pool(self, name: str, size: int) -> WarmPool:
-        return WarmPool(size, lambda: self._make(name), self._discard, self._background)
+        return WarmPool(name, size, lambda: self._make(name), self._discard, self._background)
 
     def take(self, storage: Storage, runtime: Runtime, template: Template) -> Vessel | None:
         found = (pool.take(storage, runtime, template) for pool in self._pools.values())

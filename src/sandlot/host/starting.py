@@ -50,7 +50,8 @@ async def serve(session: Session) -> None:
     """Start it, and wait until it is ready. Raises StartFailed."""
     if session.start is None:
         return
-    await wait_ready(begin(session), session.start, lambda: session.guest)
+    with session.in_use():  # one that is not ready yet is not idle
+        await wait_ready(begin(session), session.start, lambda: session.guest)
     session.is_serving = True
 
 
@@ -58,7 +59,8 @@ async def wait_serving(session: Session) -> None:
     """For whoever finds a session that an earlier engine did not see ready. Raises StartFailed."""
     if session.start is None or session.is_serving or session.started is None:
         return
-    await wait_ready(session.started, session.start, lambda: session.guest)
+    with session.in_use():
+        await wait_ready(session.started, session.start, lambda: session.guest)
     session.is_serving = True
 
 
