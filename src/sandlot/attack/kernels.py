@@ -1,5 +1,5 @@
-"""What the same attacks meet under a kernel that is not the machine's. Each difference is listed, with what is said there
-and why that is as good; what is not listed must be as it is under Linux. Seen with the gVisor of Debian 12."""
+"""What the same attacks meet under a kernel that is not the machine's. Each difference is listed, with what is said
+there and why that is as good; what is not listed must be as it is under Linux. Seen with the gVisor of Debian 12."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -77,9 +77,7 @@ ROWS: Mapping[str, Mapping[str, Difference]] = {
         ),
         **_all("ENOTTY", _NO_REQUEST, ("immutable flag", "parent of the user namespace", "new address")),
         "new link": Difference("EACCES", "gVisor asks for CAP_NET_ADMIN, which is not there, with another number"),
-        "mount namespace by pidfd": Difference(
-            "EPERM", "the filter refuses pidfd_open, before anything is asked of pid 1"
-        ),
+        "mount namespace by pidfd": Difference("EPERM", "the filter refuses pidfd_open of pid 1"),
         **_all(
             "EHOSTUNREACH", _NO_ROUTE, (f"{kind} {each}" for kind in ("address", "datagram to") for each in _ADDRESSES)
         ),
@@ -114,7 +112,7 @@ ROWS: Mapping[str, Mapping[str, Difference]] = {
         ),
         "32-bit entry": Difference(
             "",
-            "gVisor takes it for the usual entry: the number is that of another call (writev), and the filter sees it",
+            "gVisor takes it for the usual entry, so the number is that of another call, and meets the filter",
         ),
         "real-time priority": Difference("EINVAL", _OWN_TIME),
         "higher priority": Difference("reached", _OWN_TIME),
