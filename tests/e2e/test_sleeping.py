@@ -244,7 +244,7 @@ async def leave(settings: Settings) -> None:
 
 PLACES = (
     *(name for name in failpoints.NAMES if name.startswith(("checkpoint:", "restore:"))),
-    *("rollback: begun", "rollback: layer made", "rollback: recorded", "snapshot: layer made", "snapshot: recorded"),
+    *("rollback: layer made", "rollback: recorded", "snapshot: layer made", "snapshot: recorded"),
 )
 
 
