@@ -196,6 +196,9 @@ def write_body(node: ast.FunctionDef | ast.AsyncFunctionDef, owner: ast.ClassDef
     if "classmethod" in marks:
         run = f"(client or default_client()).portal.run({owner.name}.{call})"
         return f"return cls.of({run})" if returns == "Self" else f"return {run}"
+    if returns.startswith("AsyncGenerator") and isinstance(node, ast.AsyncFunctionDef) and not is_generator(node):
+        # It opens the stream first, and gives it then.
+        return f"return _iterate(self._inner.client, self._inner.client.portal.run(self._inner.{call}))"
     if "iterate_in_portal" in marks or returns.startswith("AsyncGenerator"):
         return f"return _iterate(self._inner.client, self._inner.{call})"
     run = f"self._inner.client.portal.run(self._inner.{call})"
@@ -209,6 +212,10 @@ def write_body(node: ast.FunctionDef | ast.AsyncFunctionDef, owner: ast.ClassDef
             f"inner: Any = self._inner\nreturn _sync(self._inner.client, self._inner.client.portal.run(inner.{call}))"
         )
     return f"return {TYPES[returns]}.of({run})" if returns in TYPES else f"return {run}"
+
+
+def is_generator(node: ast.AsyncFunctionDef) -> bool:
+    return any(isinstance(inner, ast.Yield) for inner in ast.walk(node))
 
 
 class Octal(int):

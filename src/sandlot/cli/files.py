@@ -37,6 +37,7 @@ from sandlot.model import (
     FileSearch,
     FileStat,
     FileUsage,
+    FileWatch,
     FileWrite,
     InvalidArgument,
     LinkMake,
@@ -262,6 +263,24 @@ def _du(asked: _Asked) -> Work:
     return work
 
 
+def _watch(asked: _Asked) -> Work:
+    request = FileWatch(asked.id, asked.path(), asked.user)
+
+    async def work(context: Context, host: Engine) -> int:
+        async with host.watch_files(request) as batches:
+            async for batch in batches:
+                for event in batch:
+                    if context.screen.as_json:
+                        paths = {"path": decoded(event.path), "old_path": decoded(event.old_path)}
+                        context.screen.json({**dataclasses.asdict(event), **paths})
+                    else:
+                        old = f"{printable(event.old_path)} -> " if event.old_path else ""
+                        context.screen.line(f"{event.kind:<10} {old}{printable(event.path)}")
+        return 0
+
+    return work
+
+
 # ---- changing --------------------------------------------------------------------------------------------------------
 
 
@@ -442,6 +461,7 @@ _MANY = 10_000
 _ACTIONS: Mapping[str, _Action] = {
     "ls": _Action(_ls, 0, 1, "ID [PATH] [--depth N] [--limit N] [--after PATH]"),
     "cat": _Action(_cat, 1, 1, "ID PATH [--lines FIRST[:COUNT]]"),
+    "watch": _Action(_watch, 0, 1, "ID [PATH], until it is interrupted"),
     "write": _Action(_write, 1, 1, "ID PATH <content"),
     "append": _Action(_append, 1, 1, "ID PATH <content"),
     "stat": _Action(_stat, 1, 1, "ID PATH"),

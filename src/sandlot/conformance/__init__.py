@@ -1,11 +1,8 @@
 """Suites that hold an implementation to its contract. They ship with the package and need no test framework."""
 
 from sandlot.conformance.checks import Broken, Check, Outcome, Ran, Stage, Verdict, conform, is_conforming
-from sandlot.conformance.files import (
-    FILE_CHECKS,
-    FileStage,
-    conform_files,
-)
+from sandlot.conformance.file_stage import FileStage
+from sandlot.conformance.files import FILE_CHECKS, conform_files
 from sandlot.conformance.runtime import RUNTIME_CHECKS, RUNTIME_DEVIATIONS
 from sandlot.conformance.storage import STORAGE_CHECKS, conform_storage
 from sandlot.conformance.tools import TOOL_CHECKS, conform_tools

@@ -3,150 +3,33 @@ each has a directory of its own."""
 
 import os
 import posixpath
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import replace
 
-from sandlot.conformance.checks import Broken, Check, Outcome, Stage, equal, expect, judge
+from sandlot.conformance.checks import Check, Outcome, Stage, equal, expect, judge
+from sandlot.conformance.file_stage import FileStage, refused
 from sandlot.contracts import Host
 from sandlot.model import (
     AUTO,
-    AttributesGet,
-    AttributesSet,
     DirectoryMake,
-    FileAppend,
-    FileChange,
     FileConflict,
-    FileCopy,
-    FileFind,
+    FileEvent,
+    FileEventKind,
     FileInfo,
     FileKind,
-    FileLines,
-    FileList,
     FileNotFound,
-    FileRead,
-    FileReplace,
-    FileSearch,
-    FileStat,
-    FileUsage,
-    FileWrite,
+    FileWatch,
     InvalidArgument,
     Line,
-    LinkMake,
     Match,
     PermissionDenied,
-    SandlotError,
     SessionNotFound,
     SessionSpec,
-    TreeTally,
-    Usage,
 )
 
 _ODD = "a\nb \udcff\u00e9 'x"  # a newline, a byte that is no UTF-8, and what shells mind
 _MIB = 1 << 20
-
-
-@dataclass(slots=True)
-class FileStage:
-    """A session, and a directory in it."""
-
-    stage: Stage
-    folder: str
-
-    @property
-    def host(self) -> Host:
-        return self.stage.host
-
-    @property
-    def id(self) -> str:
-        return self.stage.session.session_id
-
-    def at(self, name: str) -> str:
-        return f"{self.folder}/{name}"
-
-    async def sh(self, script: str) -> str:
-        ran = await self.stage.sh(f"cd '{self.folder}' && {script}")
-        equal((ran.result.exit_code, ran.stderr), (0, b""))
-        return ran.text
-
-    async def write(self, name: str, *pieces: bytes, **options: Any) -> FileInfo:
-        return await self.host.write_file(FileWrite(self.id, self.at(name), **options), _pieces(*pieces))
-
-    async def append(self, name: str, *pieces: bytes, **options: Any) -> FileInfo:
-        return await self.host.append_file(FileAppend(self.id, self.at(name), **options), _pieces(*pieces))
-
-    async def read(self, name: str, **options: Any) -> bytes:
-        async with self.host.read_file(FileRead(self.id, self.at(name), **options)) as stream:
-            return b"".join([piece async for piece in stream])
-
-    async def lines(self, name: str, **options: Any) -> tuple[list[Line], int | None]:
-        async with self.host.read_lines(FileLines(self.id, self.at(name), **options)) as stream:
-            found = [line async for batch in stream for line in batch]
-            return found, stream.total
-
-    async def listing(self, name: str = ".", **options: Any) -> list[FileInfo]:
-        async with self.host.list_files(FileList(self.id, self.at(name), **options)) as batches:
-            return [info async for batch in batches for info in batch]
-
-    async def stat(self, name: str, *, follow: bool = True) -> FileInfo:
-        return await self.host.stat_file(FileStat(self.id, self.at(name), follow=follow))
-
-    async def make(self, name: str) -> bool:
-        return await self.host.make_directory(DirectoryMake(self.id, self.at(name)))
-
-    async def link(self, name: str, target: str) -> FileInfo:
-        return await self.host.make_link(LinkMake(self.id, self.at(name), target=target))
-
-    async def copy(self, name: str, to: str, **options: Any) -> TreeTally:
-        return await self.host.copy_file(FileCopy(self.id, self.at(name), to=self.at(to), **options))
-
-    async def replace(self, name: str, old: str, new: str, **options: Any) -> int:
-        return await self.host.replace_in_file(FileReplace(self.id, self.at(name), old=old, new=new, **options))
-
-    async def change(self, name: str, **options: Any) -> FileInfo:
-        return await self.host.change_file(FileChange(self.id, self.at(name), **options))
-
-    async def attributes(self, name: str) -> dict[str, bytes]:
-        return dict(await self.host.get_attributes(AttributesGet(self.id, self.at(name))))
-
-    async def attribute(
-        self, name: str, values: Mapping[str, bytes | None], *, replace: bool = False
-    ) -> dict[str, bytes]:
-        request = AttributesSet(self.id, self.at(name), values=values, replace=replace)
-        return dict(await self.host.set_attributes(request))
-
-    async def find(self, pattern: str = "**", name: str = ".", **options: Any) -> list[str]:
-        request = FileFind(self.id, self.at(name), pattern=pattern, **options)
-        async with self.host.find_files(request) as stream:
-            return [posixpath.relpath(info.path, self.at(name)) async for batch in stream for info in batch]
-
-    async def search(self, pattern: str, name: str = ".", **options: Any) -> list[Match]:
-        async with self.host.search_files(FileSearch(self.id, self.at(name), pattern=pattern, **options)) as stream:
-            return [match async for batch in stream for match in batch]
-
-    async def usage(self, name: str = ".", **options: Any) -> Usage:
-        return await self.host.measure_files(FileUsage(self.id, self.at(name), **options))
-
-    async def exists(self, name: str) -> bool:
-        with suppress(FileNotFound):
-            await self.stat(name, follow=False)
-            return True
-        return False
-
-
-async def refused(attempt: Awaitable[object], *errors: type[SandlotError]) -> SandlotError:
-    """It is refused with one of these."""
-    try:
-        await attempt
-    except errors as error:
-        return error
-    raise Broken(f"it was not refused as {' or '.join(error.__name__ for error in errors)}")
-
-
-async def _pieces(*pieces: bytes) -> AsyncIterator[bytes]:
-    for piece in pieces:
-        yield piece
 
 
 # ---- reading and writing ---------------------------------------------------------------------------------------------
@@ -381,6 +264,45 @@ async def the_user_sees_what_the_user_may_see(stage: FileStage) -> None:
     await refused(stage.find(name="d/closed"), PermissionDenied)
 
 
+async def changes_are_told(stage: FileStage) -> None:
+    """What commands and the host do is told, also in directories that are new; who comes back misses nothing."""
+    request = FileWatch(stage.id, stage.folder)
+    async with stage.host.watch_files(request) as batches:
+        await stage.sh("mkdir -p new/deep; echo x >new/deep/f; mv new/deep/f new/g; chmod 600 new/g; rm new/g")
+        told = await _until(batches, "new/g", FileEventKind.REMOVED)
+        known = {(event.kind, posixpath.relpath(event.path, stage.folder)) for event in told}
+        for kind, name in (("created", "new"), ("created", "new/deep"), ("removed", "new/g")):
+            expect((FileEventKind(kind), name) in known, f"{kind} {name} was not told: {sorted(known)}")
+        await stage.write("new/h", b"1")
+        await stage.write("new/h", b"2")
+        told = await _until(batches, "new/h", FileEventKind.CHANGED)
+        expect(all(".sandlot-" not in event.path for event in told), told)
+    await stage.write("later", b"")
+    last = told[-1].offset
+    async with stage.host.watch_files(replace(request, after=last)) as batches:
+        told = await _until(batches, "later", FileEventKind.CREATED)
+        expect(all(event.kind is not FileEventKind.OVERFLOW and event.offset > last for event in told), told)
+    async with stage.host.watch_files(replace(request, after=1)) as batches:
+        equal((await anext(batches))[0].kind, FileEventKind.OVERFLOW)
+    await refused(_entered(stage.host.watch_files(FileWatch(stage.id, stage.at("missing")))), FileNotFound)
+    await refused(_entered(stage.host.watch_files(FileWatch(stage.id, stage.at("later")))), FileConflict)
+
+
+async def _entered(manager: AbstractAsyncContextManager[object]) -> None:
+    async with manager:
+        pass
+
+
+async def _until(batches: AsyncIterator[Sequence[FileEvent]], name: str, kind: FileEventKind) -> list[FileEvent]:
+    """All events up to this one. The check's own deadline ends the waiting."""
+    told: list[FileEvent] = []
+    async for batch in batches:
+        told += batch
+        if any(event.path.endswith(f"/{name}") and event.kind is kind for event in batch):
+            break
+    return told
+
+
 # ---- what is hostile -------------------------------------------------------------------------------------------------
 
 
@@ -398,6 +320,7 @@ def every_verb(stage: FileStage, name: str) -> dict[str, Callable[[], Awaitable[
         "list": lambda: stage.listing(name, ordered=True),
         "find": lambda: stage.find(name=name),
         "search": lambda: stage.search("root", name),
+        "watch": lambda: _entered(stage.host.watch_files(FileWatch(stage.id, stage.at(name)))),
         "usage": lambda: stage.usage(f"{name}/."),
         "attributes": lambda: stage.attributes(name),
         "set attributes": lambda: stage.attribute(name, {"user.a": b"1"}),
@@ -455,6 +378,7 @@ FILE_CHECKS: tuple[Check[FileStage], ...] = tuple(
         lines_are_found_by_content,
         usage_is_counted,
         the_user_sees_what_the_user_may_see,
+        changes_are_told,
         no_link_leads_out_for_any_verb,
         no_pipe_is_opened_by_any_verb,
         what_is_missing_is_missing_for_every_verb,

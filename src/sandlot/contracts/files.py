@@ -11,6 +11,7 @@ from sandlot.model import (
     FileAppend,
     FileChange,
     FileCopy,
+    FileEvent,
     FileFind,
     FileInfo,
     FileLines,
@@ -22,6 +23,7 @@ from sandlot.model import (
     FileSearch,
     FileStat,
     FileUsage,
+    FileWatch,
     FileWrite,
     Line,
     LinkMake,
@@ -151,6 +153,16 @@ class Files(Protocol):
 
     def search_files(self, request: FileSearch) -> AbstractAsyncContextManager[FoundStream[Match]]:
         """By content. Entering raises InvalidArgument for a pattern that is none."""
+        ...
+
+    def watch_files(self, request: FileWatch) -> AbstractAsyncContextManager[AsyncIterator[Sequence[FileEvent]]]:
+        """What changes in a directory, from the moment of entering on, in batches; it never ends by itself. What one
+        program does quickly one after the other may be told as one. An overflow tells that some were lost: after a
+        burst, after a rollback or a turn that put the session on other files, and to who comes back with an offset
+        that is not known any more. A watcher waits a minute for readers to come back; then, and when the engine is
+        started again, offsets are forgotten.
+
+        Entering raises LimitReached for too many directories or watchers; reading raises what ended the session."""
         ...
 
     async def measure_files(self, request: FileUsage) -> Usage: ...

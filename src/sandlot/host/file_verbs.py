@@ -1,7 +1,7 @@
 """The verbs of files as the waist has them: each finds its session, waits where it must, and works at its files."""
 
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from sandlot.contracts.runtime import Runtime
 from sandlot.host.desk import Hands, Place
 from sandlot.host.file_edits import FileEdits
 from sandlot.host.file_searches import FileSearches
+from sandlot.host.file_watches import FileWatches
 from sandlot.host.files import SessionFiles
 from sandlot.host.session import Session
 from sandlot.model import (
@@ -19,6 +20,7 @@ from sandlot.model import (
     FileAppend,
     FileChange,
     FileCopy,
+    FileEvent,
     FileFind,
     FileInfo,
     FileLines,
@@ -31,6 +33,7 @@ from sandlot.model import (
     FileSearch,
     FileStat,
     FileUsage,
+    FileWatch,
     FileWrite,
     LinkMake,
     Match,
@@ -57,8 +60,10 @@ class FileVerbs:
         self._files = SessionFiles(self._hands)
         self._edits = FileEdits(self._hands)
         self._searches = FileSearches(self._hands, scout)
+        self._watches = FileWatches(self._hands)
 
     def close(self) -> None:
+        self._watches.close()
         self._hands.close()
 
     @asynccontextmanager
@@ -118,6 +123,21 @@ class FileVerbs:
     async def search_files(self, request: FileSearch) -> AsyncGenerator[FoundStream[Match]]:
         async with self._reaching(request) as place, self._searches.search(place, request) as stream:
             yield stream
+
+    @asynccontextmanager
+    async def watch_files(self, request: FileWatch) -> AsyncGenerator[AsyncIterator[Sequence[FileEvent]]]:
+        def stands_on() -> object:
+            session = self._find(request.session_id)
+            return session.volume, session.guest
+
+        def again() -> Place:
+            return self._place(self._find(request.session_id), request.user)
+
+        async with AsyncExitStack() as stack:
+            async with self._reaching(request) as place:
+                watching = self._watches.watch(place, request, stands_on, again)
+                events = await stack.enter_async_context(watching)
+            yield events
 
     async def measure_files(self, request: FileUsage) -> Usage:
         async with self._reaching(request) as place:

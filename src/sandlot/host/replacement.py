@@ -10,6 +10,7 @@ from contextlib import suppress
 from sandlot.host.inside import PIECE_BYTES, Inside, WrongKind, need_regular, open_entry, open_folder
 from sandlot.model import FileInfo
 
+HIDDEN_PREFIX = ".sandlot-"  # of a file that is not in its place yet
 _LINKS_MAX = 40  # as many as the kernel follows
 _COPIED_PIECES = 64  # in one step
 _NO_TMPFILE = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
@@ -157,7 +158,7 @@ def _open_scratch(inside: Inside) -> int:
 
 
 def hidden_name() -> str:
-    return f".sandlot-{secrets.token_hex(8)}"
+    return f"{HIDDEN_PREFIX}{secrets.token_hex(8)}"
 
 
 def write_all(fd: int, data: bytes | memoryview) -> None:

@@ -119,6 +119,7 @@ class SandboxHostService:
         self.replace_in_file, self.change_file = files.replace_in_file, files.change_file
         self.make_link, self.measure_files = files.make_link, files.measure_files
         self.find_files, self.search_files = files.find_files, files.search_files
+        self.watch_files = files.watch_files
         self.get_attributes, self.set_attributes = files.get_attributes, files.set_attributes
         self._turns = Turns(
             self._lifecycle, parts, self._background, sleeping, settings.turns_kept, settings.snapshot_prefix

@@ -211,6 +211,11 @@ from sandlot.model.volume import (
     check_mounts,
     check_volume_name,
 )
+from sandlot.model.watch import (
+    FileEvent,
+    FileEventKind,
+    FileWatch,
+)
 
 __all__ = [
     "ATTRIBUTE_PREFIX",
@@ -254,6 +259,8 @@ __all__ = [
     "FileChange",
     "FileConflict",
     "FileCopy",
+    "FileEvent",
+    "FileEventKind",
     "FileFind",
     "FileInfo",
     "FileKind",
@@ -268,6 +275,7 @@ __all__ = [
     "FileSearch",
     "FileStat",
     "FileUsage",
+    "FileWatch",
     "FileWrite",
     "Finding",
     "FindingKind",

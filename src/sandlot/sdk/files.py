@@ -1,7 +1,8 @@
 """Files of a sandbox."""
 
 import os
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import Literal, overload
 
 from sandlot import registry
@@ -13,6 +14,7 @@ from sandlot.model import (
     FileChange,
     FileConflict,
     FileCopy,
+    FileEvent,
     FileFind,
     FileInfo,
     FileKind,
@@ -26,6 +28,7 @@ from sandlot.model import (
     FileSearch,
     FileStat,
     FileUsage,
+    FileWatch,
     FileWrite,
     InvalidArgument,
     LimitReached,
@@ -297,6 +300,33 @@ class AsyncFiles:
         )
         async with (await self.client.host()).search_files(request) as stream:
             return [match async for batch in stream for match in batch]
+
+    async def watch(
+        self, path: str = ".", *, recursive: bool = True, after: int | None = None, user: str | None = None
+    ) -> AsyncGenerator[FileEvent]:
+        """What changes in a directory, and below it, from now on; leave the loop to end it. With `after`, from behind
+        the offset of an event that was told before.
+
+        An event of the kind `overflow` says that some were lost, and that it is time to look again: after a burst, a
+        rollback, or when `after` is not known any more. Raises LimitReached for too many directories, FileNotFound,
+        FileConflict, PermissionDenied.
+        """
+        request = FileWatch(self._sandbox_id, path, user, recursive, after)
+        opened = await self.client.run(self._watched(request))
+        return iterate(self.client, self._events(*opened))
+
+    async def _watched(self, request: FileWatch) -> tuple[AsyncExitStack, AsyncIterator[Sequence[FileEvent]]]:
+        # Entered at once: what changes from now on is told, whenever the first event is asked for.
+        stack = AsyncExitStack()
+        return stack, await stack.enter_async_context((await self.client.host()).watch_files(request))
+
+    async def _events(
+        self, stack: AsyncExitStack, batches: AsyncIterator[Sequence[FileEvent]]
+    ) -> AsyncGenerator[FileEvent]:
+        async with stack:
+            async for batch in batches:
+                for event in batch:
+                    yield event
 
     @in_portal
     async def usage(self, path: str = ".", *, user: str | None = None) -> Usage:

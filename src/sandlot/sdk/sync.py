@@ -22,6 +22,7 @@ from sandlot.model import (
     CallRecord,
     Change,
     Event,
+    FileEvent,
     FileInfo,
     FileKind,
     Line,
@@ -481,6 +482,21 @@ class Files:
                 limit_per_file=limit_per_file,
                 user=user,
             )
+        )
+
+    def watch(
+        self, path: str = ".", *, recursive: bool = True, after: int | None = None, user: str | None = None
+    ) -> Generator[FileEvent]:
+        """What changes in a directory, and below it, from now on; leave the loop to end it. With `after`, from behind
+        the offset of an event that was told before.
+
+        An event of the kind `overflow` says that some were lost, and that it is time to look again: after a burst, a
+        rollback, or when `after` is not known any more. Raises LimitReached for too many directories, FileNotFound,
+        FileConflict, PermissionDenied.
+        """
+        return _iterate(
+            self._inner.client,
+            self._inner.client.portal.run(self._inner.watch(path, recursive=recursive, after=after, user=user)),
         )
 
     def usage(self, path: str = ".", *, user: str | None = None) -> Usage:
