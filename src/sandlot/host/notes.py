@@ -22,6 +22,7 @@ from sandlot.host.parts import HostParts
 from sandlot.host.session import Session
 from sandlot.host.wishes import Wishes
 from sandlot.model import (
+    OnExpiry,
     Resources,
     SandlotError,
     SessionState,
@@ -38,6 +39,7 @@ _REASON = "it was found again without its journal"
 _TOLD_MAX = 7000  # beyond that, without labels: they are all that can be long
 _NAMES_MAX = 5
 _WISHES = ("labels", "user", "call_snapshots", "on_expiry", "idle_timeout_s")
+WRONG = (SandlotError, KeyError, TypeError, ValueError, AttributeError, OverflowError)  # of a note that is none
 REBUILD = "`sandlot doctor --storage --rebuild` finds them again"
 
 
@@ -113,7 +115,7 @@ class Notes:
                     rows.setdefault(session_id, []).append(_snapshot(session_id, text, told))
                 elif told["journal"] != mine and at >= (sessions[session_id].at if session_id in sessions else 0.0):
                     sessions[session_id] = Found(_session(session_id, text, storage.name, told), at)
-            except (SandlotError, KeyError, TypeError, ValueError, AttributeError) as error:
+            except WRONG as error:
                 _log.warning("the note of %s cannot be understood: %s", text, error)
                 unread.append(text)
         for session_id, found in sessions.items():
@@ -167,7 +169,7 @@ def _session(session_id: str, state: str, storage: str, told: dict[str, Any]) ->
         str(told["user"]),
         told["call_snapshots"] is True,
         Resources(**told["resources"]),
-        on_expiry=str(told["on_expiry"]),
+        on_expiry=OnExpiry(told["on_expiry"]),
         idle_timeout_s=None if told["idle_timeout_s"] is None else float(told["idle_timeout_s"]),
     )
     return SessionRow(
