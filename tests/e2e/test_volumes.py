@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from sandlot import AsyncSandbox, AsyncVolume, Client, Conflict, NotFound, PermissionDenied, SandlotError
+from sandlot.host.service import SandboxHostService
+from sandlot.model import CallRequest, Mount, MoveRequest, SessionSpec, VolumeSpec
+from tests.conftest import run as run_call
 
 pytestmark = pytest.mark.root
 
@@ -170,3 +173,13 @@ async def test_directories_of_the_machine(data_dir: Path, tmp_path: Path, monkey
             (tmp_path / "read" / "gone").rename(tmp_path / "read" / "below")
             await one.recover()
             assert await run(one, "cat /r/f") == "read"
+
+
+async def test_a_volume_goes_along_with_a_move(host: SandboxHostService) -> None:
+    await host.create_volume(VolumeSpec("v"))
+    await host.create(SessionSpec(session_id="s", storage="layers", mounts=(Mount("v", "/v"),)))
+    await run_call(host, CallRequest("s", ("sh", "-c", "echo there > /v/f")))
+    async with host.move(MoveRequest("s", "local-disk")) as progress:
+        async for _told in progress:
+            pass
+    assert (await run_call(host, CallRequest("s", ("cat", "/v/f")))).stdout == b"there\n"
