@@ -42,6 +42,8 @@ _T = TypeVar("_T")
 
 _Key = tuple[int, str, tuple[int, ...], tuple[int, ...]]  # whose range, which name, and what the two lists looked like
 
+_Lists = tuple[tuple[int, ...], tuple[int, ...]]  # what the lists of users and of groups look like
+
 _MISSING = {errno.ENOENT, errno.ESTALE}
 _FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EMLINK}
@@ -89,7 +91,7 @@ class Desk:
         self._user = place.user
         self._known = known
         self._who: Identity | None = None
-        self._lists: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())  # what the lists of users and groups look like
+        self._lists: _Lists = ((), ())
         self._lock = threading.Lock()
         self._at_work = 0
         self._left = False
@@ -164,6 +166,16 @@ class Desk:
             raise Unavailable(f"the engine cannot act for the session: {error.strerror}") from error
 
     def _find(self, first_id: int) -> Identity:
+        if recent := self._known.recent.get((first_id, self._user)):
+            # Who it was last time, if the user sees the same lists: to become root for that costs two switches.
+            lists, who = recent
+            act_as(who)
+            self._lists = (self._look(_LISTS[0]), self._look(_LISTS[1]))
+            if self._lists == lists:
+                return who
+        return self._look_up(first_id)
+
+    def _look_up(self, first_id: int) -> Identity:
         # Whatever its bits say, the session's own list of users can be read; the guest reads it as root too.
         act_as(Identity(first_id, first_id, (first_id,), powerful=True))
         self._lists = (self._look(_LISTS[0]), self._look(_LISTS[1]))
@@ -179,8 +191,11 @@ class Desk:
             found = Identity(first_id + account.uid, first_id + account.gid, groups, powerful=account.uid == 0)
             if len(self._known.users) >= _KNOWN_MAX:
                 self._known.users.clear()
+                self._known.recent.clear()
             if all(self._lists):  # a list that was not seen is not known again
                 self._known.users[key] = found
+        if all(self._lists):
+            self._known.recent[first_id, self._user] = (self._lists, found)
         return found
 
     def _name(self, which: int, number: int) -> str:
@@ -238,6 +253,9 @@ class Known:
     """What lists of users said, for as long as they look the same."""
 
     users: dict[_Key, Identity] = field(default_factory=dict[_Key, Identity])
+    recent: dict[tuple[int, str], tuple[_Lists, Identity]] = field(
+        default_factory=dict[tuple[int, str], tuple[_Lists, Identity]]
+    )
     names: dict[tuple[int, int, tuple[int, ...]], dict[int, str]] = field(
         default_factory=dict[tuple[int, int, tuple[int, ...]], dict[int, str]]
     )
