@@ -324,7 +324,9 @@ def test_lists_are_sorted(sandbox: Sandbox) -> None:
     shallow = [info.path.removeprefix(base) for info in sandbox.files.list("sorted")]
     deep = [info.path.removeprefix(base) for info in sandbox.files.list("sorted", depth=5)]
     assert shallow == ["/A", "/a", "/a-b", "/b", "/c"]
-    assert deep == sorted([*shallow, "/a/x", "/a/y"])
+    assert deep == ["/A", "/a", "/a/x", "/a/y", "/a-b", "/b", "/c"]
+    page = sandbox.files.list("sorted", depth=5, limit=2, after=f"{base}/a/x")
+    assert [info.path.removeprefix(base) for info in page] == ["/a/y", "/a-b"]
     with pytest.raises(FileNotFound):
         sandbox.files.list("nowhere")
     with pytest.raises(FileConflict):
