@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=tuple(ToolFormat), help="of the catalogue, for the vendor of a model")
     parser.add_argument("--call-id", metavar="CALL", help="a call that is repeated with the same id is done once")
     parser.add_argument("-u", "--user", metavar="USER", help="with whose rights; else the session's user")
-    parser.add_argument("-t", "--timeout", metavar="S", type=float, help="end it after so many seconds")
+    parser.add_argument("--timeout", metavar="S", type=float, help="end it after so many seconds")
     parser.add_argument("--progress", action="store_true", help="show on stderr what it says while it works")
 
 
