@@ -75,6 +75,7 @@ def _is_chosen(item: pytest.Item) -> bool:
     return bool(options) or name == "layers" or is_marked
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests marked `root` are skipped, with that reason, when run by someone else. A file is done by one worker; what
     mounts on the machine, or looks whether someone did, is done by the same one."""
