@@ -268,8 +268,11 @@ async def changes_are_told(stage: FileStage) -> None:
     """What commands and the host do is told, also in directories that are new; who comes back misses nothing."""
     request = FileWatch(stage.id, stage.folder)
     async with stage.host.watch_files(request) as batches:
-        await stage.sh("mkdir -p new/deep; echo x >new/deep/f; mv new/deep/f new/g; chmod 600 new/g; rm new/g")
-        told = await _until(batches, "new/g", FileEventKind.REMOVED)
+        await stage.sh("mkdir -p new/deep; echo x >new/deep/f")
+        told = await _until(batches, "new/deep/f", FileEventKind.CREATED)
+        # From here on they are watched; what came and went before that nobody saw.
+        await stage.sh("mv new/deep/f new/g; chmod 600 new/g; rm new/g")
+        told += await _until(batches, "new/g", FileEventKind.REMOVED)
         known = {(event.kind, posixpath.relpath(event.path, stage.folder)) for event in told}
         for kind, name in (("created", "new"), ("created", "new/deep"), ("removed", "new/g")):
             expect((FileEventKind(kind), name) in known, f"{kind} {name} was not told: {sorted(known)}")
