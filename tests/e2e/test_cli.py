@@ -269,9 +269,9 @@ def test_a_second_engine_waits_and_then_says_who_is_there(sandlot: Program) -> N
 class Terminal:
     """A program on a terminal, seen from the keyboard."""
 
-    def __init__(self, words: list[str]) -> None:
+    def __init__(self, words: list[str], columns: int = 80) -> None:
         self.keyboard, inner = pty.openpty()
-        self.resize(24, 80)
+        self.resize(24, columns)
         self.process = subprocess.Popen(
             words,
             env=dict(os.environ),  # without the size of another terminal, which readline hides in the environment

@@ -133,8 +133,7 @@ def test_for_people(sandlot: Program) -> None:
         *SECTIONS,
         "This machine is ready: sessions are isolated.",
     ]
-    terminal = Terminal(sandlot.words("doctor"))
-    terminal.resize(24, 60)
+    terminal = Terminal(sandlot.words("doctor"), columns=60)
     shown = terminal.wait_for(b"sessions are isolated.").decode()
     assert terminal.process.wait(20) == 0
     terminal.close()

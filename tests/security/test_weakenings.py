@@ -16,7 +16,7 @@ from sandlot.attack.cases import CASES
 from sandlot.attack.rows import ROOT, Row
 from sandlot.attack.verdicts import Verdict
 from sandlot.config.settings import load
-from sandlot.host import files, inside, kernel, lifecycle
+from sandlot.host import desk, inside, kernel, lifecycle
 from sandlot.host.runtimes import controllers
 from sandlot.host.storage.layers import LayersStorage
 from sandlot.wiring.embedded import build
@@ -132,7 +132,7 @@ def weaken(patch: pytest.MonkeyPatch, weakening: Weakening) -> None:
         case "files of any kind":
             patch.setattr(inside, "need_regular", nothing)
         case "rights of the engine":
-            patch.setattr(files, "act_as", nothing)
+            patch.setattr(desk, "act_as", nothing)
         case "ids as they come":
             patch.setattr(lifecycle, "check_session_id", as_it_comes)
         case "limits that are not set":
