@@ -274,7 +274,8 @@ class Terminal:
         self.resize(24, columns)
         self.process = subprocess.Popen(
             words,
-            env=dict(os.environ),  # without the size of another terminal, which readline hides in the environment
+            # Without the size of another terminal, which readline puts there, hidden or not.
+            env={name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")},
             stdin=inner,
             stdout=inner,
             stderr=inner,
