@@ -1,9 +1,11 @@
 """Real engines on throw-away data directories. One built-in template is shared: it costs seconds to make."""
 
+import fcntl
 import os
 import shutil
 import signal
-from collections.abc import AsyncIterator, Iterator
+import tempfile
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -89,6 +91,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker("root"):
                 item.add_marker(pytest.mark.skip(reason=NO_ROOT))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """There is one daemon of zfs for all workers, and tests that end it: one at a time, whoever runs it."""
+    if "zfs" not in item.nodeid:
+        return (yield)
+    with (Path(tempfile.gettempdir()) / "sandlot-tests-zfs.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return (yield)
 
 
 @pytest.fixture
