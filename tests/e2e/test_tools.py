@@ -14,6 +14,8 @@ from sandlot.host.service import SandboxHostService
 from sandlot.model import (
     Block,
     CallNotFound,
+    Conflict,
+    DeadlineExceeded,
     FileRead,
     ImageBlock,
     InvalidArgument,
@@ -169,6 +171,29 @@ async def test_of_a_flood_beginning_and_end_are_told(tools: Tools) -> None:
 
 
 # ---- once ------------------------------------------------------------------------------------------------------
+
+
+async def test_the_id_of_a_command_is_not_that_of_a_direct_tool(tools: Tools) -> None:
+    await tools.shell("echo kept >f")
+    first = await tools.call("bash", call_id="b", cmd="echo x >>ran; cat ran")
+    with pytest.raises(Conflict, match="is a command"):
+        await tools.call("write_file", call_id="b", path="f", content="lost")
+    with pytest.raises(Conflict, match="is a command"):
+        await tools.call("read_file", call_id="b", path="f")
+    assert await tools.content("f") == b"kept\n"
+    assert await tools.call("bash", call_id="b", cmd="true") == first
+    assert not (await tools.call("write_file", call_id="w", path="f", content="x" * 100_000)).is_error
+
+
+async def test_a_deadline_below_a_tool_is_no_answer_of_the_tool(tools: Tools) -> None:
+    async def run(_setting: ToolSetting, _arguments: Mapping[str, Any]) -> str:
+        raise DeadlineExceeded("the disk does not answer")
+
+    tools.host.add_tools([CustomTool(Tool("slow", "Is slow.", {"type": "object"}, ToolTier.DIRECT), run)])
+    with pytest.raises(DeadlineExceeded):
+        await tools.call("slow", call_id="s")
+    with pytest.raises(Unavailable, match="not known"):
+        await tools.call("slow", call_id="s")
 
 
 async def test_a_large_result_is_told_again(tools: Tools) -> None:

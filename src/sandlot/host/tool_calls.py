@@ -33,6 +33,7 @@ from sandlot.model import (
     CallRequest,
     CallResult,
     CallState,
+    Conflict,
     DeadlineExceeded,
     FileConflict,
     FileNotFound,
@@ -202,7 +203,7 @@ class ToolCalls:
     async def execute(self, request: ToolRequest) -> AsyncGenerator[ToolStream]:
         session = self._find(request.session_id)
         entry = self._entry(request.tool)
-        known = await self._known(session, request.call_id)
+        known = await self._known(session, entry, request.call_id)
         if isinstance(known, ToolResult):
             yield _ToldStream(known)
             return
@@ -253,7 +254,7 @@ class ToolCalls:
 
     # ---- calls that came before --------------------------------------------------------------------------------
 
-    async def _known(self, session: Session, call_id: str | None) -> _Doing | ToolResult | None:
+    async def _known(self, session: Session, entry: Entry, call_id: str | None) -> _Doing | ToolResult | None:
         if call_id is None:
             return None
         key = (session.row.session_id, call_id)
@@ -261,6 +262,8 @@ class ToolCalls:
             row = await self._rows.find(*key)
             if row is not None and is_tool(row.record):
                 return await self._told(session, row)
+            if isinstance(entry, DirectTool) and (row is not None or call_id in session.live):
+                raise _taken(call_id)
         return self._doing.get(key)
 
     async def _told(self, session: Session, row: CallRow) -> ToolResult:
@@ -322,8 +325,8 @@ class ToolCalls:
         session.last_process_id += 1
         number = session.last_process_id
         once = request.call_id is not None and entry.tool.changes
-        if once:
-            await self._rows.start(session, number, setting.call_id, started, words)
+        if once and not await self._rows.start(session, number, setting.call_id, started, words):
+            return await self._done_meanwhile(session, setting.call_id)
         try:
             outcome = await self._outcome(session, entry, request.timeout_s, setting, arguments)
         except asyncio.CancelledError:
@@ -343,6 +346,13 @@ class ToolCalls:
         await self._rows.end(session, number, started, words, result, keep=request.call_id is not None)
         return result
 
+    async def _done_meanwhile(self, session: Session, call_id: str) -> ToolResult:
+        """By another one with the same id, who came and went while we looked for it."""
+        row = await self._rows.find(session.row.session_id, call_id)
+        if row is None or not is_tool(row.record):
+            raise _taken(call_id)
+        return await self._told(session, row)
+
     async def _outcome(
         self,
         session: Session,
@@ -359,11 +369,17 @@ class ToolCalls:
                     return await entry.run(setting, arguments)
         except ToolProblem as problem:
             return Outcome.of_problem(problem)
+        except DeadlineExceeded:  # is a TimeoutError too, but of what is below the tool
+            raise
         except TimeoutError:
             return Outcome((TextBlock(f"it took longer than {timeout_s or limits.TOOL_TIMEOUT_S:g} s"),), is_error=True)
         except _ANSWERS as error:
             told = f"{error.message}: {error.next_step}" if error.next_step else error.message
             return Outcome((TextBlock(told),), is_error=True)
+
+
+def _taken(call_id: str) -> Conflict:
+    return Conflict(f"call {call_id} is a command", next_step="give the tool's call an id of its own", call_id=call_id)
 
 
 def _call(command: Command, request: ToolRequest) -> CallRequest:

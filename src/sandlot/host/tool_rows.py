@@ -6,6 +6,7 @@ What such a call gave is kept as the output of a command would be.
 import asyncio
 import base64
 import json
+from itertools import islice
 from typing import Any
 
 from sandlot.host.calls import INLINE_BYTES
@@ -26,13 +27,20 @@ from sandlot.model import (
 )
 
 _PREFIX = "tool:"  # before its name, where a command has its program
-_WORDS_CHARS = 200
+_WORDS_CHARS, _WORDS_MAX, _WORD_CHARS = 200, 8, 60
 
 
 def words_of(request: ToolRequest) -> tuple[str, ...]:
     """What stands for a command line."""
-    told = json.dumps(dict(request.arguments), default=str)
-    return (f"{_PREFIX}{request.tool}", told if len(told) <= _WORDS_CHARS else f"{told[:_WORDS_CHARS]}…")
+    told = json.dumps({name: _short(value) for name, value in islice(request.arguments.items(), _WORDS_MAX)})
+    return (f"{_PREFIX}{request.tool}", told[:_WORDS_CHARS])
+
+
+def _short(value: object) -> str | int | float | bool | None:
+    """However large it is, little work."""
+    if isinstance(value, str):
+        return value if len(value) <= _WORD_CHARS else f"{value[:_WORD_CHARS]}…"
+    return value if value is None or isinstance(value, bool | int | float) else f"({type(value).__name__})"
 
 
 def is_tool(record: CallRecord) -> bool:
@@ -43,11 +51,11 @@ class ToolRows:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
 
-    async def start(self, session: Session, number: int, call_id: str, started: float, words: tuple[str, ...]) -> None:
-        """No death of a process undoes it when this returns."""
+    async def start(self, session: Session, number: int, call_id: str, started: float, words: tuple[str, ...]) -> bool:
+        """No death of a process undoes it when this returns. False: there is a call of that id."""
         values = (session.row.session_id, number, call_id, str(CallState.RUNNING), started, json.dumps(words))
-        sql = "INSERT INTO calls (session_id, process_id, call_id, state, started, argv) VALUES (?,?,?,?,?,?)"
-        await self._journal.begin(lambda db: db.execute(sql, values), full=False, quick=True)
+        sql = "INSERT OR IGNORE INTO calls (session_id, process_id, call_id, state, started, argv) VALUES (?,?,?,?,?,?)"
+        return await self._journal.begin(lambda db: db.execute(sql, values).rowcount == 1, full=False, quick=True)
 
     async def give_up(self, session: Session, number: int) -> None:
         """It was not done, and may be asked for again."""

@@ -56,7 +56,6 @@ TOOL_FILE_BYTES_MAX = 10 * MIB  # of a file that a tool reads or edits
 TOOL_TIMEOUT_S = 120.0  # of a tool that runs a program, where nothing is asked for
 TOOL_GIT_TIMEOUT_S = 30.0  # of git, where it needs no network
 TOOL_OUTPUT_BYTES = 256 * KIB  # told of each stream of a program
-TOOL_RESULT_BYTES_MAX = 16 * MIB  # of one result, pictures included
 MOUNTS_MAX = 16  # of one session
 FORKS_MAX = 1000  # by one request
 LAYERS_MAX = 400  # below one root; the kernel takes 500
