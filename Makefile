@@ -40,7 +40,7 @@ demo: setup ## show a sandbox at work: write, run, try to get out, come back aft
 	@$(BIN)/sandlot demo
 
 test: setup ## run the whole test suite, on all cores
-	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadgroup
+	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 check: setup ## lint, format, types, and the rules of the house
 	@$(BIN)/ruff check

@@ -77,16 +77,11 @@ def _is_chosen(item: pytest.Item) -> bool:
     return bool(options) or name == "layers" or is_marked
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests marked `root` are skipped, with that reason, when run by someone else. A file is done by one worker; what
-    mounts on the machine, or looks whether someone did, is done by the same one."""
+    """Tests marked `root` are skipped, with that reason, when run by someone else."""
     if left_out := [item for item in items if not _is_chosen(item)]:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if _is_chosen(item)]
-    for item in items:
-        mounts = any(word in item.nodeid for word in MOUNT)
-        item.add_marker(pytest.mark.xdist_group("mounts" if mounts else item.nodeid.partition("::")[0]))
     if not is_root():
         for item in items:
             if item.get_closest_marker("root"):
@@ -95,10 +90,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """There is one daemon of zfs for all workers, and tests that end it: one at a time, whoever runs it."""
-    if "zfs" not in item.nodeid:
+    """What mounts on the machine, or looks whether someone did, is done by one worker at a time; zfs has one daemon for
+    all, and tests that end it. The wait ends with the other's test, which has a deadline, or with his death."""
+    if not any(word in item.nodeid for word in MOUNT):
         return (yield)
-    with (Path(tempfile.gettempdir()) / "sandlot-tests-zfs.lock").open("w") as lock:
+    with (Path(tempfile.gettempdir()) / "sandlot-tests-mount.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         return (yield)
 

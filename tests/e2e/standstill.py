@@ -73,7 +73,7 @@ async def files_apart(host: SandboxHostService) -> list[str]:
         strays = await storage.strays(needed)
         found += [f"{storage.name} has {strays}"] if strays else []
         if storage.name == "zfs":
-            data = host._settings.data  # pyright: ignore[reportPrivateUsage]
+            data = host._settings.data  # pyright: ignore[reportPrivateUsage] - nothing tells it
             needless = await storages.needless_in_pool(data, needed)
             found += [f"the pool has {sorted(needless)}"] if needless else []
     return found

@@ -44,7 +44,8 @@ async def run(
         with (tmp_path / "stdin").open() as given:
             monkeypatch.setattr(sys, "stdin", given)
             # Those of the machine: what it captures is no file.
-            monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(open(1, "wb", closefd=False), write_through=True))  # noqa: SIM115
+            again = open(1, "wb", closefd=False)  # noqa: SIM115 - it is read to the end of the test
+            monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(again, write_through=True))
             context = Here.of(parse(["files", what, "one", *words]), Interruption())
             assert isinstance(context, Here)
             Here.host = host

@@ -57,14 +57,14 @@ async def zfs(tmp_path: Path, pool: str) -> AsyncIterator[ZfsStorage]:
         await zfs.release(*left)
     await swept(zfs)
     for base in (data / "mounts" / "images").iterdir():
-        zfs._mounts.close(base.name)  # pyright: ignore[reportPrivateUsage]
+        zfs._mounts.close(base.name)  # pyright: ignore[reportPrivateUsage] - as above
 
 
 async def swept(zfs: ZfsStorage) -> None:
     """Nothing is left but what is needed or held."""
     await zfs.sweep()
     kept = zfs._kept  # pyright: ignore[reportPrivateUsage] - what is due is no stray
-    assert {*kept.sizes} - {*kept.in_use()} <= kept._carriers  # pyright: ignore[reportPrivateUsage]
+    assert {*kept.sizes} - {*kept.in_use()} <= kept._carriers  # pyright: ignore[reportPrivateUsage] - nothing tells it
 
 
 async def make_many(zfs: ZfsStorage) -> None:
@@ -103,7 +103,7 @@ async def test_a_pool_that_went_comes_back_with_everything(tmp_path: Path, pool:
     write(volume, "two")
     zfs._mounts.close(volume.state)  # pyright: ignore[reportPrivateUsage] - a pool in use is not let go
     for base in (tmp_path / "data" / "mounts" / "images").iterdir():
-        zfs._mounts.close(base.name)  # pyright: ignore[reportPrivateUsage]
+        zfs._mounts.close(base.name)  # pyright: ignore[reportPrivateUsage] - as above
     zpool("export", pool)
     await asyncio.sleep(1.1)
     with pytest.raises(Unavailable, match="is gone"):

@@ -161,10 +161,10 @@ class Soak:
 
 def limits_apart(host: SandboxHostService) -> dict[str, str]:
     """A limit is raised for a moment with every rollback. Here nothing is under way: the kernel has what was asked."""
-    storage = host._parts.storages["btrfs"]  # pyright: ignore[reportPrivateUsage]
+    storage = host._parts.storages["btrfs"]  # pyright: ignore[reportPrivateUsage] - the kernel is asked beside it
     assert isinstance(storage, BtrfsStorage)
     found: dict[str, str] = {}
-    for session in host._lifecycle._sessions.values():  # pyright: ignore[reportPrivateUsage]
+    for session in host._lifecycle._sessions.values():  # pyright: ignore[reportPrivateUsage] - no other road
         asked, volume = session.resources.disk_bytes, session.volume
         if session.row.storage == "btrfs" and volume is not None and session.row.state is SessionState.ACTIVE:
             group = int(volume.state.partition(":")[2], 16)

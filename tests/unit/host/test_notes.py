@@ -8,7 +8,7 @@ import pytest
 from sandlot.host.notes import (
     WRONG,
     _session,  # pyright: ignore[reportPrivateUsage] - one note, without a pool around it
-    _snapshot,  # pyright: ignore[reportPrivateUsage]
+    _snapshot,  # pyright: ignore[reportPrivateUsage] - pure, and the heart of it
 )
 from sandlot.model import SessionState, SnapshotKind
 
