@@ -32,7 +32,7 @@ from sandlot.model import (
     TurnRequest,
 )
 from sandlot.wiring.embedded import build
-from tests.conftest import clean_up, run
+from tests.conftest import LOOK_AT_TAR, clean_up, run
 
 NO_RUNSC = "runsc is not installed: `make setup` as root installs it"
 pytestmark = [pytest.mark.root, pytest.mark.skipif(shutil.which("runsc") is None, reason=NO_RUNSC)]
@@ -127,7 +127,7 @@ async def test_a_rollback_needs_no_restart_and_restores_everything(
     session_id = await make(host)
     await sh(host, session_id, "echo one > a; mkdir d; echo x > d/f; ln -s a link")
     assert (await host.turn_complete(TurnRequest(session_id))).number == 1
-    look = "ls -lRn --time-style=full-iso .; ls -l /usr/bin/tar"
+    look = f"ls -lRn --time-style=full-iso .; {LOOK_AT_TAR}"
     before, sandbox = await sh(host, session_id, look), processes(settings.data)
     for _ in range(3):
         await sh(host, session_id, "echo two >> a; rm -r d; rm /usr/bin/tar; touch /etc/new; chown user a", "root")

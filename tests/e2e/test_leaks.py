@@ -13,6 +13,7 @@ from sandlot.host.service import SandboxHostService
 from sandlot.model import CallRequest, MaxSessionsReached, SessionFilter, SessionSpec
 from sandlot.wiring.embedded import build
 from tests.conftest import clean_up, run
+from tests.own_mounts import ours
 from tests.soak.leaks import group_folders
 
 pytestmark = pytest.mark.root
@@ -33,7 +34,7 @@ def inventory(host: SandboxHostService, data: Path) -> Counter[str]:
     keeper = host.keeper_pid
     return Counter(
         {
-            "mounts of the host": len(Path("/proc/self/mountinfo").read_text().splitlines()),
+            "mounts of the host": len(ours(data)),
             "mounts of the keeper": len(Path(f"/proc/{keeper}/mountinfo").read_text().splitlines()),
             "processes of the keeper": count_children(keeper),
             "descriptors of the engine": count_open(os.getpid()),

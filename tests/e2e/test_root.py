@@ -16,6 +16,7 @@ from sandlot.host.storage.canonical import CANONICAL_ID
 from sandlot.host.storage.layers import LayersStorage
 from sandlot.host.templates.store import TemplateStore
 from sandlot.model import Stream, Unavailable
+from tests.own_mounts import ours
 
 pytestmark = pytest.mark.root
 RANGE = 7
@@ -56,6 +57,7 @@ class Listener:
 class Place:
     """A guest on its first root, and what it takes to give it another."""
 
+    data: Path
     runtime: NamespacesRuntime
     storage: LayersStorage
     plan: StartPlan
@@ -91,7 +93,7 @@ async def place(settings: Settings) -> AsyncIterator[Place]:
     template = await TemplateStore(settings.data).find("builtin")
     plan = StartPlan(await storage.create("first"), Path(template.path), RANGE)
     guest = await runtime.start(plan, lambda _reason: None)
-    yield Place(runtime, storage, plan, guest)
+    yield Place(settings.data, runtime, storage, plan, guest)
     await runtime.stop("first")
     await keeper.close()
 
@@ -101,7 +103,7 @@ def upper(volume: Volume) -> Path:
 
 
 async def test_the_root_of_a_living_guest_is_swapped(place: Place) -> None:
-    mounts = Path("/proc/self/mountinfo").read_text()
+    mounts = ours(place.data)
     await place.run("echo one > /workspace/file; echo changed > /etc/motd; rm /etc/hostname")
     waiting = place.start("cd /; echo up; while [ ! -e workspace/go ]; do sleep 0.05; done; cat workspace/go; pwd")
     await waiting.first
@@ -117,7 +119,9 @@ async def test_the_root_of_a_living_guest_is_swapped(place: Place) -> None:
     # And back: what was written before is all there.
     await place.swap(place.plan.volume)
     assert await place.run("cat /workspace/file /etc/motd; test ! -e /etc/hostname") == "one\nchanged\n"
-    assert Path("/proc/self/mountinfo").read_text() == mounts, "the host's mount table changed"
+    assert ours(place.data) == mounts, "the host's mount table changed"
+    there = f"1 2 0:3 / /mnt rw - overlay sandlot rw\n4 5 0:6 / {place.data}/x rw - tmpfs none rw\n"
+    assert len(ours(place.data, f"{there}7 8 0:9 / /else rw - tmpfs none rw\n")) == 2, "it would be seen"
 
 
 async def test_an_older_upper_becomes_a_layer_below_a_new_one(place: Place) -> None:

@@ -34,7 +34,7 @@ from sandlot.model import (
     TurnRequest,
 )
 from sandlot.wiring.embedded import build
-from tests.conftest import clean_up, collect, run
+from tests.conftest import LOOK_AT_TAR, clean_up, collect, run
 from tests.storages import kept, nothing_left
 
 pytestmark = [pytest.mark.root, pytest.mark.usefixtures("storage")]
@@ -65,13 +65,13 @@ async def test_a_rollback_restores_everything(host: SandboxHostService) -> None:
     session_id = await make(host)
     await sh(host, session_id, "echo one > a; mkdir -p d/e; echo x > d/e/f; chmod 750 d; ln -s a link")
     assert await close_turn(host, session_id) == 1
-    before = await sh(host, session_id, "ls -lRn --time-style=full-iso . ; md5sum a d/e/f; ls -l /usr/bin/tar")
+    look = f"ls -lRn --time-style=full-iso . ; md5sum a d/e/f; {LOOK_AT_TAR}"
+    before = await sh(host, session_id, look)
     await sh(host, session_id, "echo two >> a; rm -r d; mv link other; sudo rm /usr/bin/tar; sudo touch /etc/new")
     assert await close_turn(host, session_id) == 2
     told = await host.rollback(RollbackRequest(session_id, "1"))
     assert (told.session_id, told.state, told.head) == (session_id, SessionState.ACTIVE, "turn-0001")
-    after = await sh(host, session_id, "ls -lRn --time-style=full-iso . ; md5sum a d/e/f; ls -l /usr/bin/tar")
-    assert after == before
+    assert await sh(host, session_id, look) == before
     assert (
         await sh(host, session_id, "ls /etc/new 2>&1 || echo gone")
         == "ls: cannot access '/etc/new': No such file or directory\ngone\n"
