@@ -20,6 +20,8 @@ _POLL_S = 0.002
 _STOPPED = frozenset("Tt")
 _DEAD = frozenset("ZXx")
 _CLEAN_LOOKS = 2  # one that began behind the back of a look is seen by the next
+_VFORKS = frozenset(("kernel_clone", "wait_for_vfork_done", "_do_fork"))  # where kernels say that such a parent waits
+_STOP_PENDING = 1 << (signal.SIGSTOP - 1)
 
 
 class Member(NamedTuple):
@@ -68,7 +70,8 @@ class Descendants:
 
     def _stop(self) -> bool:
         """Whether anyone still moved."""
-        moving = [member for member, states in self._look() if not states <= _STOPPED | _DEAD]
+        still = _STOPPED | _DEAD
+        moving = [member for member, states in self._look() if not (states <= still or _waits_for_child(member.pid))]
         if moving:
             known = self._noted()
             self._write_note([*known, *(member for member in moving if member not in known)])
@@ -144,6 +147,29 @@ def _thread_states(pid: int) -> frozenset[str]:
         found = (_stat(f"/proc/{pid}/task/{thread}/stat") for thread in os.listdir(f"/proc/{pid}/task"))
         return frozenset(each[0] for each in found if each)
     return frozenset()
+
+
+def _waits_for_child(pid: int) -> bool:
+    """Whether each of its threads stands, or waits in vfork for a child to execute something, told to stop when it is
+    back. The child may be one that we stopped: then this one never shows as stopped, and runs nothing either.
+    """
+    with suppress(OSError):
+        threads = [f"/proc/{pid}/task/{thread}" for thread in os.listdir(f"/proc/{pid}/task")]
+        return _has_stop_pending(pid) and all(_stands_or_waits(thread) for thread in threads)
+    return False
+
+
+def _stands_or_waits(thread: str) -> bool:
+    found = _stat(f"{thread}/stat")
+    state = found[0] if found else "X"
+    return state in _STOPPED | _DEAD or (state == "D" and Path(thread, "wchan").read_text() in _VFORKS)
+
+
+def _has_stop_pending(pid: int) -> bool:
+    for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
+        if line.startswith("ShdPnd:"):
+            return bool(int(line.split()[1], 16) & _STOP_PENDING)
+    return False
 
 
 def _send(member: Member, number: signal.Signals) -> None:
