@@ -16,6 +16,7 @@ from sandlot.conformance import (
     Verdict,
     conform,
     conform_files,
+    conform_host,
     conform_storage,
     conform_tools,
     conform_whole,
@@ -35,6 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the storage suite instead: of this one, or of `all` that work here, with each runtime",
     )
     parser.add_argument("--files", action="store_true", help="the suite of files instead, with each runtime")
+    parser.add_argument(
+        "--host", action="store_true", help="the suite of everything that can run sessions instead, with each runtime"
+    )
     parser.add_argument("--tools", action="store_true", help="the suite of tools instead, with each runtime")
     parser.add_argument(
         "--matrix",
@@ -47,7 +51,7 @@ async def run(context: Context) -> int:
     if context.args.matrix:
         return await _matrix(context)
     asked: str | None = context.args.storage
-    one_storage = context.args.files or context.args.tools
+    one_storage = context.args.files or context.args.tools or context.args.host
     if one_storage and asked == _ALL:
         raise InvalidArgument("this suite takes one storage", next_step="name it, or leave --storage out")
     async with context.engine() as host:
@@ -55,6 +59,8 @@ async def run(context: Context) -> int:
         chosen = _choose("runtime", runtimes, context.args.runtime)
         if context.args.files:
             found = {name: [one async for one in conform_files(host, name, asked or AUTO)] for name in chosen}
+        elif context.args.host:
+            found = {name: await _host_suite(host, name, asked or AUTO) for name in chosen}
         elif context.args.tools:
             found = {name: await _tool_suite(host, name, asked or AUTO) for name in chosen}
         elif asked is None:
@@ -119,6 +125,11 @@ def _matrix_table(found: dict[tuple[str, str], list[Outcome]]) -> tuple[tuple[st
 async def _runtime_suite(host: Engine, runtime: str) -> list[Outcome]:
     deviations = RUNTIME_DEVIATIONS.get(runtime, {})
     return [one async for one in conform(host, runtime, RUNTIME_CHECKS, deviations)]
+
+
+async def _host_suite(host: Engine, runtime: str, storage: str) -> list[Outcome]:
+    have = await host.capabilities_of(runtime, storage)
+    return [one async for one in conform_host(host, runtime, storage, have)]
 
 
 async def _tool_suite(host: Engine, runtime: str, storage: str) -> list[Outcome]:

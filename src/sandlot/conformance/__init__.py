@@ -3,6 +3,7 @@
 from sandlot.conformance.checks import Broken, Check, Outcome, Ran, Stage, Verdict, conform, is_conforming
 from sandlot.conformance.file_stage import FileStage
 from sandlot.conformance.files import FILE_CHECKS, conform_files
+from sandlot.conformance.host import HOST_CHECKS, conform_host
 from sandlot.conformance.runtime import RUNTIME_CHECKS, RUNTIME_DEVIATIONS
 from sandlot.conformance.storage import STORAGE_CHECKS, conform_storage
 from sandlot.conformance.tools import TOOL_CHECKS, conform_tools
@@ -11,6 +12,7 @@ from sandlot.conformance.whole import conform_whole
 
 __all__ = [
     "FILE_CHECKS",
+    "HOST_CHECKS",
     "RUNTIME_CHECKS",
     "RUNTIME_DEVIATIONS",
     "STORAGE_CHECKS",
@@ -26,6 +28,7 @@ __all__ = [
     "VolumeStage",
     "conform",
     "conform_files",
+    "conform_host",
     "conform_storage",
     "conform_tools",
     "conform_volumes",

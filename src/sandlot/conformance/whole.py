@@ -1,11 +1,12 @@
-"""Everything that a host promises, on one storage and one runtime: the suites of runtimes, files, tools and storages,
-one after another."""
+"""Everything that a host promises, on one storage and one runtime: the suites of hosts, runtimes, files, tools and
+storages, one after another."""
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 
 from sandlot.conformance.checks import Check, Outcome, Stage, conform
 from sandlot.conformance.files import FILE_CHECKS, conform_files
+from sandlot.conformance.host import HOST_CHECKS, conform_host
 from sandlot.conformance.runtime import RUNTIME_CHECKS, RUNTIME_DEVIATIONS
 from sandlot.conformance.storage import conform_storage
 from sandlot.conformance.tools import TOOL_CHECKS, conform_tools
@@ -26,6 +27,7 @@ async def conform_whole(
         deviations = {name: reason for name, reason in deviations.items() if name in only}
     files = tuple(check for check in FILE_CHECKS if only is None or check.name in only)
     suites = {
+        "host": conform_host(host, runtime, storage.name, have, some(HOST_CHECKS)),
         "runtime": conform(host, runtime, some(RUNTIME_CHECKS), deviations, storage.name),
         "files": conform_files(host, runtime, storage.name, files),
         "tools": conform_tools(host, runtime, storage.name, have, some(TOOL_CHECKS)),

@@ -10,6 +10,7 @@ from sandlot.contracts.storage import Storage
 from sandlot.host.storages import Storages
 from sandlot.model import (
     AUTO,
+    BUILTIN,
     Capability,
     CapabilityNotSupported,
     InvalidArgument,
@@ -19,6 +20,7 @@ from sandlot.model import (
     Resources,
     SessionSpec,
     SnapshotsNotAvailable,
+    split_name,
 )
 
 _Part = TypeVar("_Part", Storage, Runtime)
@@ -148,6 +150,8 @@ def check_wishes(spec: SessionSpec, have: frozenset[Capability]) -> None:
         wishes.append(Capability.VOLUMES)
     if spec.user:
         wishes.append(Capability.USERS)
+    if split_name(spec.template)[0] != BUILTIN:
+        wishes.append(Capability.OWN_ROOT)  # else a command would see nothing of it
     missing = [wish for wish in wishes if wish not in have]
     if missing:
         kind = SnapshotsNotAvailable if Capability.SNAPSHOTS in missing else CapabilityNotSupported
