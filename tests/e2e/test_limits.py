@@ -19,6 +19,7 @@ from sandlot.model import (
     HostFull,
     InvalidArgument,
     LimitHit,
+    LimitReached,
     Resources,
     RollbackRequest,
     SessionFilter,
@@ -311,3 +312,23 @@ async def test_limits_of_a_call_are_below_those_of_its_session(host: SandboxHost
     plain = (await host.create(SessionSpec(runtime="none"))).session_id
     with pytest.raises(CapabilityNotSupported):
         await run(host, CallRequest(plain, ("true",), resources=Resources(pids=5)))
+
+
+@pytest.mark.timeout(120)
+async def test_calls_at_once_are_limited_by_name(host: SandboxHostService) -> None:
+    session_id = (await host.create(SessionSpec())).session_id
+
+    async def start(number: int) -> None:
+        async with host.call(CallRequest(session_id, ("sleep", "1000"), call_id=f"n{number}", detach=True)) as events:
+            async for _started in events:
+                break
+
+    for first in range(0, limits.CALLS_AT_ONCE_MAX, 50):
+        await asyncio.gather(*(start(number) for number in range(first, first + 50)))
+    with pytest.raises(LimitReached, match="runs 1000 calls already") as refused:
+        await start(limits.CALLS_AT_ONCE_MAX)
+    assert refused.value.context["limit"] == "calls_at_once"
+    async with host.attach(session_id, "n7") as stream:
+        await stream.signal(signal.SIGKILL)
+        await stream.result()
+    await start(limits.CALLS_AT_ONCE_MAX)

@@ -15,7 +15,7 @@ from sandlot.config.settings import load
 from sandlot.host.kernel import sync_filesystem
 from tests.performance.btrfs import measure_btrfs
 from tests.performance.commands import measure_command, measure_parallel, measure_throughput
-from tests.performance.density import measure_density
+from tests.performance.density import measure_density, measure_idle
 from tests.performance.diffs import measure_diffs
 from tests.performance.engine import Bench
 from tests.performance.files import measure_files
@@ -49,6 +49,7 @@ SECTIONS: Mapping[str, Callable[[Bench], Awaitable[None]]] = {
     "burst": measure_burst,
     "rate": measure_rate,
     "density": measure_density,
+    "idle": measure_idle,
     "neighbours": measure_neighbours,
     "gvisor": measure_gvisor,
     "templates": measure_templates,

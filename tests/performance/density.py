@@ -14,6 +14,7 @@ from tests.performance.measure import interleave, milliseconds_since, quiet
 from tests.performance.report import Row, ratio_row
 
 MEMORY_TARGET_MB = 1.0
+HELD_TARGET = 3000
 PER_SESSION_DESCRIPTORS = 8
 GUEST = "sandlot-guest"
 
@@ -44,6 +45,30 @@ async def measure_density(bench: Bench) -> None:
         samples = await interleave(bench.raw, bench.rounds(200, 40), operation)
         bench.report.add(ratio_row(section, "command in one of them, static true", samples, target=COMMAND_TARGET))
         await _report_destroy(bench, section, host, living)
+
+
+async def measure_idle(bench: Bench) -> None:
+    """As many as two cores and 24 GiB are to hold, and each of them answers."""
+    section = "idle sessions"
+    count = HELD_TARGET // 10 if bench.quick else HELD_TARGET
+    _raise_descriptor_limit(count)
+    async with bench.engine() as host:
+        before, own_before, sessions = _memory_kb(), _own_kb(), list[str]()
+
+        async def create(_number: int) -> None:
+            sessions.append((await host.create(SessionSpec())).session_id)
+
+        async def ask(session_id: str) -> None:
+            await run(host, session_id, "/bin/true")
+
+        with quiet():
+            failed = [*await for_each(range(count), create), *await for_each(sessions, ask)]
+        note = f"{len(failed)} failed: {failed[0]}" if failed else "each of them then ran a command"
+        held = len(sessions) if not failed else min(len(sessions), count - len(failed))
+        target = count if bench.quick else HELD_TARGET
+        bench.report.add(Row(section, "held", held, target=target, at_least=True, note=note))
+        _report_memory(bench, section, held, before, own_before)
+        await _report_destroy(bench, section, host, held)
 
 
 async def _report_destroy(bench: Bench, section: str, host: SandboxHostService, living: int) -> None:
