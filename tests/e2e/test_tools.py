@@ -2,7 +2,11 @@
 
 import asyncio
 import base64
+import os
+import pickle
+import signal
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +24,7 @@ from sandlot.model import (
     ImageBlock,
     InvalidArgument,
     PauseRequest,
+    SessionExists,
     SessionPaused,
     SessionSpec,
     Stream,
@@ -214,6 +219,67 @@ async def test_an_engine_that_comes_later_knows_what_was_done(settings: Settings
         tools = Tools(host, tools.session)
         assert await tools.call("write_file", call_id="w", **arguments) == first
         assert (await tools.call("bash", call_id="c", cmd="echo x >>ran; wc -l <ran")).blocks == counted.blocks
+        assert await tools.content("ran") == b"x\n"
+        await clean_up(host)
+
+
+def told_before_a_kill(settings: Settings, call_id: str) -> ToolResult:
+    """What a tool gave in an engine of its own process, which was killed when it had said so."""
+    read, write = os.pipe()
+    if child := os.fork():
+        os.close(write)
+        with os.fdopen(read, "rb") as file:
+            told = file.read()
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        result = pickle.loads(told)
+        assert isinstance(result, ToolResult)
+        return result
+
+    async def live() -> None:
+        async with build(settings) as host:
+            with suppress(SessionExists):
+                await host.create(SessionSpec(session_id="s", runtime="none"))
+            result = await Tools(host, "s").call("bash", call_id=call_id, cmd="echo x >>ran; sleep 0.05")
+            os.write(write, pickle.dumps(result))
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    try:
+        asyncio.run(live())
+    finally:
+        os._exit(1)
+
+
+def test_what_was_told_is_told_again_after_a_kill(settings: Settings) -> None:
+    """Its duration too."""
+    told = {call_id: told_before_a_kill(settings, call_id) for call_id in ("a", "b", "c")}
+
+    async def look() -> None:
+        async with build(settings) as host:
+            tools = Tools(host, "s")
+            assert {call_id: await tools.call("bash", call_id=call_id, cmd="never") for call_id in told} == told
+            assert await tools.content("ran") == b"x\n" * 3
+            await clean_up(host)
+
+    asyncio.run(look())
+
+
+@pytest.mark.root
+async def test_whoever_joins_is_told_the_same(settings: Settings) -> None:
+    """Its duration and its snapshot too: while it runs, while its snapshot is taken, afterwards, and of a later
+    engine."""
+    async with build(settings) as host:
+        made = await host.create(SessionSpec(runtime="namespaces", call_snapshots=True))
+        tools = Tools(host, made.session_id)
+        told = await asyncio.gather(*(tools.call("bash", call_id="c", cmd="sleep 0.1; echo x >>ran") for _ in range(5)))
+        told.append(await tools.call("bash", call_id="c", cmd="never"))
+        assert told[0].snapshot == "call-c"
+        wrote = await tools.call("write_file", call_id="w", path="f", content="x")
+        assert await tools.call("write_file", call_id="w", path="f", content="y") == wrote
+    async with build(settings) as host:
+        tools = Tools(host, made.session_id)
+        told.append(await tools.call("bash", call_id="c", cmd="never"))
+        assert told == [told[0]] * 7
+        assert await tools.call("write_file", call_id="w", path="f", content="y") == wrote
         assert await tools.content("ran") == b"x\n"
         await clean_up(host)
 

@@ -111,6 +111,8 @@ class LiveCall:
         self.is_limited = False  # it has limits of its own
         self.limit_met: Callable[[int], LimitHit | None] = _no_limit  # by its exit code
         self.is_left = False  # the engine has gone; the command has not
+        self.is_record_awaited = False  # someone is told of it only when that is recorded
+        self._is_recorded = False
         self._record_start = record_start
         self._record = record
         self._wedged = wedged
@@ -334,6 +336,8 @@ class LiveCall:
             await asyncio.wait([self._spill], timeout=limits.KILL_DEADLINE_S)
 
     def _release(self) -> None:
+        self._is_recorded = True
+        self._wake()
         self.log.close()
         if self._process:
             self._process.release()
@@ -393,6 +397,11 @@ class LiveCall:
             await self.changed()
         self.check()
         return self.result
+
+    async def recorded(self) -> None:
+        """Wait until an engine that comes later would tell the same, or nobody can."""
+        while not (self._is_recorded or self.is_left or self.lost is not None):
+            await self.changed()
 
     async def write_stdin(self, data: bytes) -> None:
         if not (self.ticket.stdin or self.ticket.terminal):

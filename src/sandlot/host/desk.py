@@ -16,7 +16,8 @@ from typing import TypeVar
 from sandlot.contracts.runtime import Tree
 from sandlot.host import accounts, inside
 from sandlot.host.accounts import TEXT_BYTES_MAX, find_account
-from sandlot.host.inside import Inside, WrongKind
+from sandlot.host.asides import Asides, Note
+from sandlot.host.inside import Inside, Noting, WrongKind
 from sandlot.host.kernel import Identity, act_as, serve_sessions
 from sandlot.model import (
     DeadlineExceeded,
@@ -72,6 +73,8 @@ class Place:
     workspace: str
     user: str  # empty where the runtime has no users
     over: Callable[[], None] | None = None  # called when nothing works at the files any more, in any thread
+    asides: Asides | None = None  # where names that are not in their place are noted
+    session_id: str = ""
 
 
 class Desk:
@@ -80,7 +83,7 @@ class Desk:
     closed may be another session's by then."""
 
     def __init__(self, place: Place, path: str, known: "Known") -> None:
-        self.inside = Inside(place.tree, place.workspace, self._name)
+        self.inside = Inside(place.tree, place.workspace, self._name, _noting(place))
         self._open = ExitStack()
         if place.over:
             self._open.callback(place.over)
@@ -333,6 +336,15 @@ class Hands:
             raise DeadlineExceeded(f"{desk.shown} was not done in {limits.FILE_DEADLINE_S:g} s") from None
         except OSError as error:
             raise translate(error, desk.path, desk.shown) from error
+
+
+def _noting(place: Place) -> Noting | None:
+    asides = place.asides
+    if asides is None:
+        return None
+    return lambda folder, name, target, mode: asides.take(
+        Note(place.session_id, place.user, folder, name, target, mode)
+    )
 
 
 def printable(path: str) -> str:

@@ -9,9 +9,10 @@ import stat
 from collections.abc import Generator
 from contextlib import suppress
 
+from sandlot.host import failpoints
 from sandlot.host.inside import PIECE_BYTES, Inside, WrongKind, make_one, need_regular, open_entry, open_folder
 from sandlot.host.kernel import ONE_STEP, open_inside, rename_without_replacing
-from sandlot.host.replacement import hidden_name, open_new, write_all
+from sandlot.host.replacement import open_new, write_all
 from sandlot.model import LimitReached, TreeTally
 
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
@@ -138,45 +139,40 @@ class Duplicating:
             os.close(make_one(target, name, mode | stat.S_IRWXU)[0])
 
     def _one(self, above: int, name: str, mode: int, to_above: int, to_name: str) -> Generator[None]:
+        folder = self._inside.split(posixpath.join(self._to, self.at) if self.at else self._to)[0]
         if stat.S_ISLNK(mode):
-            hidden = hidden_name()
-            os.symlink(os.readlink(name, dir_fd=above), hidden, dir_fd=to_above)
-            self._put(hidden, to_above, to_name)
+            with self._inside.aside(to_above, folder) as aside:
+                os.symlink(os.readlink(name, dir_fd=above), aside.name, dir_fd=to_above)
+                self._put(aside.name, to_above, to_name)
             self.tally.links += 1
             return
         source = open_inside(above, name, _READ, ONE_STEP)
         try:
             found = os.fstat(source)
             need_regular(found, self._path)
-            new, hidden = open_new(to_above)
+            new, aside = open_new(self._inside, to_above, folder)
             try:
                 os.fchmod(new, stat.S_IMODE(found.st_mode) & 0o777)
                 yield from _fill(source, new, found.st_size)
-                if not hidden:
-                    hidden = hidden_name()
-                    os.link(f"/proc/self/fd/{new}", hidden, dst_dir_fd=to_above, follow_symlinks=True)
-                self._put(hidden, to_above, to_name)
-                hidden = ""
+                if not aside:
+                    aside = self._inside.aside(to_above, folder)
+                    os.link(f"/proc/self/fd/{new}", aside.name, dst_dir_fd=to_above, follow_symlinks=True)
+                self._put(aside.name, to_above, to_name)
             finally:
                 os.close(new)
-                if hidden:
-                    with suppress(OSError):
-                        os.unlink(hidden, dir_fd=to_above)
+                if aside:
+                    aside.close()
             self.tally.files += 1
             self.tally.size_bytes += found.st_size
         finally:
             os.close(source)
 
     def _put(self, hidden: str, to_above: int, to_name: str) -> None:
-        try:
-            if self._overwrite:
-                os.rename(hidden, to_name, src_dir_fd=to_above, dst_dir_fd=to_above)
-            else:
-                rename_without_replacing(to_above, hidden, to_above, to_name)
-        except OSError:
-            with suppress(OSError):
-                os.unlink(hidden, dir_fd=to_above)
-            raise
+        failpoints.reach("copy: has a hidden name")
+        if self._overwrite:
+            os.rename(hidden, to_name, src_dir_fd=to_above, dst_dir_fd=to_above)
+        else:
+            rename_without_replacing(to_above, hidden, to_above, to_name)
 
 
 def _fill(source: int, new: int, size: int) -> Generator[None]:

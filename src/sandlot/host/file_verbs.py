@@ -1,17 +1,21 @@
 """The verbs of files as the waist has them: each finds its session, waits where it must, and works at its files."""
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from sandlot.contracts.files import FileStream, FoundStream, LineStream, TreeStream
 from sandlot.contracts.runtime import Runtime
+from sandlot.host.asides import Asides
 from sandlot.host.desk import Hands, Place
 from sandlot.host.file_edits import FileEdits
 from sandlot.host.file_searches import FileSearches
 from sandlot.host.file_watches import FileWatches
 from sandlot.host.files import SessionFiles
+from sandlot.host.replacement import finish_left
 from sandlot.host.session import Session
 from sandlot.model import (
     AttributesGet,
@@ -19,12 +23,14 @@ from sandlot.model import (
     DirectoryMake,
     FileAppend,
     FileChange,
+    FileConflict,
     FileCopy,
     FileEvent,
     FileFind,
     FileInfo,
     FileLines,
     FileList,
+    FileNotFound,
     FileRead,
     FileRemove,
     FileRename,
@@ -35,14 +41,22 @@ from sandlot.model import (
     FileUsage,
     FileWatch,
     FileWrite,
+    InvalidArgument,
+    LimitReached,
     LinkMake,
     Match,
+    PermissionDenied,
+    SandlotError,
     SessionState,
     TreeDownload,
     TreeTally,
     TreeUpload,
+    Unavailable,
     Usage,
 )
+
+# Whoever works in the session has changed what is there: then it is his.
+_NOT_THERE = (FileNotFound, FileConflict, PermissionDenied, InvalidArgument, LimitReached)
 
 
 class FileVerbs:
@@ -52,19 +66,60 @@ class FileVerbs:
         ready: Callable[[Session], Awaitable[None]],
         runtimes: Mapping[str, Runtime],
         scout: Path,
+        asides: Asides,
     ) -> None:
         self._find = find
         self._ready = ready  # wakes a session that rests
         self._runtimes = runtimes
+        self._asides = asides
+        self._righting = asyncio.Lock()
         self._hands = Hands()
         self._files = SessionFiles(self._hands)
         self._edits = FileEdits(self._hands)
         self._searches = FileSearches(self._hands, scout)
         self._watches = FileWatches(self._hands)
 
+    async def open(self) -> None:
+        """Raises Unavailable."""
+        try:
+            await asyncio.to_thread(self._asides.open)
+        except OSError as error:
+            raise Unavailable(f"the notes of files cannot be read: {error.strerror}") from error
+
     def close(self) -> None:
         self._watches.close()
         self._hands.close()
+        self._asides.close()
+
+    # ---- what an engine left that died -------------------------------------------------------------------------
+
+    async def put_right(self) -> None:
+        """In all sessions where that can be done now. In the others it is done when they are used again."""
+        for session_id in self._asides.sessions():
+            try:
+                session = self._find(session_id)
+            except SandlotError:
+                self._asides.settle(session_id)  # it is gone, with all its files
+                continue
+            with suppress(SandlotError):
+                await self.put_right_in(session)
+
+    async def put_right_in(self, session: Session) -> None:
+        """What was on the way to its place is taken away; what was being copied is copied whole. Raises what the state
+        of the session forbids."""
+        session_id = session.row.session_id
+        async with self._righting:
+            notes = self._asides.left(session_id)
+            for note in notes.values():
+                async with self._placed_for_writing(session, note.user or None) as place:
+                    with self._hands.desk(place, note.folder) as desk, suppress(*_NOT_THERE):
+                        steps = finish_left(desk.inside, note)
+                        desk.keep(steps.close)
+                        while await self._hands.do(desk, partial(next, steps, desk)) is not desk:
+                            pass
+            self._asides.settle(session_id)
+
+    # ---- the verbs ---------------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def read_file(self, request: FileRead) -> AsyncGenerator[FileStream]:
@@ -173,9 +228,16 @@ class FileVerbs:
         """A root that is being closed must have no writer, nor a thread that its caller did not wait for."""
         session = self._find(request.session_id)
         await self._ready(session)
+        if self._asides.left(request.session_id):
+            await self.put_right_in(session)
+        async with self._placed_for_writing(session, request.user) as place:
+            yield place
+
+    @asynccontextmanager
+    async def _placed_for_writing(self, session: Session, user: str | None) -> AsyncGenerator[Place]:
         over = await session.gate.begin_writing()
         try:
-            place = replace(self._place(session, request.user), over=over)
+            place = replace(self._place(session, user), over=over)
         except BaseException:  # nothing was begun; then raised again
             over()
             raise
@@ -187,8 +249,10 @@ class FileVerbs:
         session = self._find(request.session_id)
         if session.row.state is SessionState.PAUSED:
             await self._ready(session)
+        if self._asides.left(request.session_id):
+            await self.put_right_in(session)
         with session.in_use():
             yield self._place(session, request.user)
 
     def _place(self, session: Session, user: str | None) -> Place:
-        return session.open_files(self._runtimes[session.row.runtime], user)
+        return replace(session.open_files(self._runtimes[session.row.runtime], user), asides=self._asides)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager, suppress
 
 from sandlot.contracts.runtime import Tree
+from sandlot.host.asides import Aside, hidden_name
 from sandlot.host.kernel import (
     BENEATH,
     IN_ROOT,
@@ -42,6 +43,8 @@ _NOT_ENTERED = {
 
 
 Names = Callable[[int, int], str]  # of a user (0) or a group (1), by number
+# Notes a hidden name: its directory, it, the file that it is copied into, and that one's mode. Gives the end of it.
+Noting = Callable[[str, str, str, int | None], Callable[[], None]]
 
 
 class WrongKind(OSError):
@@ -51,14 +54,21 @@ class WrongKind(OSError):
 class Inside:
     """One tree, open. Paths are absolute, as the session names them; `locate` makes them so."""
 
-    def __init__(self, tree: Tree, workspace: str, names: Names | None = None) -> None:
+    def __init__(self, tree: Tree, workspace: str, names: Names | None = None, noting: Noting | None = None) -> None:
         self._tree = tree
         self._names = names or _nameless
+        self._noting = noting or _unnoted
         self.workspace = workspace
         self._resolve = NO_XDEV | NO_MAGICLINKS | (IN_ROOT if tree.path == "/" else BENEATH)
 
     def close(self) -> None:
         os.close(self._tree.fd)
+
+    def aside(self, above: int, folder: str, *, target: str = "", mode: int | None = None) -> Aside:
+        """A name for what is not in its place yet, in an open directory and as the session names that. With `target` it
+        is going to be copied into that file."""
+        name = hidden_name()
+        return Aside(above, self._noting(folder, name, target, mode), name)
 
     def locate(self, path: str) -> str:
         return posixpath.join(self.workspace, path)
@@ -153,6 +163,10 @@ class Inside:
 
 def _nameless(_list: int, number: int) -> str:
     return str(number)
+
+
+def _unnoted(_folder: str, _name: str, _target: str, _mode: int | None) -> Callable[[], None]:
+    return lambda: None
 
 
 def tidy(path: str) -> str:

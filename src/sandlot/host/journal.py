@@ -160,6 +160,10 @@ class Journal:
         if self._flush is None:
             self._flush = self._loop.call_later(_GATHER_S, self._flush_ended)
 
+    def hurry(self) -> None:
+        """Records that were to be brought home a moment later are, now."""
+        self._flush_now()
+
     def _flush_now(self) -> None:
         if self._flush:
             self._flush.cancel()

@@ -3,14 +3,15 @@
 import errno
 import os
 import posixpath
-import secrets
 import stat
+from collections.abc import Generator
 from contextlib import suppress
 
-from sandlot.host.inside import PIECE_BYTES, Inside, WrongKind, need_regular, open_entry, open_folder
+from sandlot.host import failpoints
+from sandlot.host.asides import Aside, Note
+from sandlot.host.inside import PIECE_BYTES, Inside, WrongKind, need_regular, open_entry, open_folder, open_regular
 from sandlot.model import FileInfo
 
-HIDDEN_PREFIX = ".sandlot-"  # of a file that is not in its place yet
 _LINKS_MAX = 40  # as many as the kernel follows
 _COPIED_PIECES = 64  # in one step
 _NO_TMPFILE = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
@@ -23,12 +24,14 @@ class Replacement:
     def __init__(self, inside: Inside, path: str, mode: int | None, *, parents: bool) -> None:
         self._inside = inside
         self._mode = mode
-        self._linked = ""  # the name of a file that is not in its place yet
+        self._aside: Aside | None = None  # its name while it is not in its place
         self._in_place = False
+        self._scratch: tuple[int, str] | None = None  # the directory that has it meanwhile
         self._target = -1  # what is copied into
         self._copied = 0
         self._fd = -1
         self._path, self._above, self._name, found = final_place(inside, path, parents=parents)
+        self._folder = posixpath.dirname(self._path.rstrip("/"))
         self._old = None if found < 0 else os.fstat(found)
         try:
             self._open(found)
@@ -42,19 +45,21 @@ class Replacement:
     def _open(self, found: int) -> None:
         old = self._old
         if old is None:
-            self._fd, self._linked = open_new(self._above)
+            self._fd, self._aside = open_new(self._inside, self._above, self._folder)
             return
         need_regular(old, self._path)
         # A rename asks the directory alone; whoever may not write the file may not replace it either.
         if not os.access(f"/proc/self/fd/{found}", os.W_OK, effective_ids=True):
             raise PermissionError(errno.EACCES, "may not be written", self._path)
         try:
-            self._fd, self._linked = open_new(self._above)
+            self._fd, self._aside = open_new(self._inside, self._above, self._folder)
             os.fchown(self._fd, old.st_uid, old.st_gid)
         except PermissionError:  # a directory that may not be written; and only root can give files away
             self._in_place = True
             if self._fd < 0:
-                self._fd = _open_scratch(self._inside)
+                self._fd, self._aside, self._scratch = _open_scratch(self._inside)
+            else:
+                self._scratch = os.dup(self._above), self._folder
 
     @property
     def replaces(self) -> tuple[int, ...] | None:
@@ -88,17 +93,16 @@ class Replacement:
         return 0o644 if self._old is None else stat.S_IMODE(self._old.st_mode) & ~(stat.S_ISUID | stat.S_ISGID)
 
     def _put(self) -> None:
-        if not self._linked:
+        if not self._aside:
             source = f"/proc/self/fd/{self._fd}"
             if self._old is None:
                 with suppress(FileExistsError):  # made by someone meanwhile: then it is replaced
                     os.link(source, self._name, dst_dir_fd=self._above, follow_symlinks=True)
                     return
-            name = hidden_name()
-            os.link(source, name, dst_dir_fd=self._above, follow_symlinks=True)
-            self._linked = name
-        os.rename(self._linked, self._name, src_dir_fd=self._above, dst_dir_fd=self._above)
-        self._linked = ""
+            self._aside = self._inside.aside(self._above, self._folder)
+            os.link(source, self._aside.name, dst_dir_fd=self._above, follow_symlinks=True)
+        failpoints.reach("file: has a hidden name")
+        os.rename(self._aside.name, self._name, src_dir_fd=self._above, dst_dir_fd=self._above)
 
     def _copy(self) -> bool:
         """Some of it into the file that is there; whether that was all. What can be refused comes first."""
@@ -112,6 +116,7 @@ class Replacement:
                 os.close(found)
             if self._mode is not None:
                 os.fchmod(self._target, self._mode)
+            self._note_copy()
             os.ftruncate(self._target, 0)
         for _piece in range(_COPIED_PIECES):
             piece = os.pread(self._fd, PIECE_BYTES, self._copied)
@@ -119,46 +124,89 @@ class Replacement:
                 return True
             write_all(self._target, piece)
             self._copied += len(piece)
+            failpoints.reach("file: half copied")
         return False
+
+    def _note_copy(self) -> None:
+        """From here on the file is not whole until all is copied, so whoever comes later must find the content."""
+        assert self._scratch is not None, "it was opened for this"
+        above, folder = self._scratch
+        before, self._aside = self._aside, self._inside.aside(above, folder, target=self._path, mode=self._mode)
+        try:
+            os.link(f"/proc/self/fd/{self._fd}", self._aside.name, dst_dir_fd=above, follow_symlinks=True)
+        finally:
+            if before:
+                before.close()
 
     def close(self) -> None:
         """Without a commit nothing has happened. Closing twice is fine."""
         if self._above < 0:
             return
-        if self._linked:
-            with suppress(OSError):
-                os.unlink(self._linked, dir_fd=self._above)
-        for fd in (self._fd, self._target, self._above):
+        if self._aside:
+            self._aside.close()
+        for fd in (self._fd, self._target, self._above, self._scratch[0] if self._scratch else -1):
             if fd >= 0:
                 os.close(fd)
         self._above = -1
 
 
-def open_new(above: int) -> tuple[int, str]:
+def open_new(inside: Inside, above: int, folder: str) -> tuple[int, Aside | None]:
     """A new file in a directory, and its name where it must have one."""
     try:
-        return os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=above), ""
+        return os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=above), None
     except OSError as error:
         if error.errno not in _NO_TMPFILE:
             raise
-    name = hidden_name()
+    aside = inside.aside(above, folder)
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    return os.open(name, flags, 0o600, dir_fd=above), name
+    try:
+        return os.open(aside.name, flags, 0o600, dir_fd=above), aside
+    except BaseException:  # whoever cannot have it cannot close it
+        aside.close()
+        raise
 
 
-def _open_scratch(inside: Inside) -> int:
-    """A file without a name, somewhere: for who may write a file and not the directory that holds it."""
+def _open_scratch(inside: Inside) -> tuple[int, Aside | None, tuple[int, str]]:
+    """A file away from its place, and where it is: for who may write a file and not the directory that holds it."""
     for folder in ("/tmp", "/var/tmp", inside.workspace):
-        with suppress(OSError), inside.opened(folder, os.O_PATH | os.O_DIRECTORY) as above:
-            fd, name = open_new(above)
-            if name:
-                os.unlink(name, dir_fd=above)
-            return fd
+        with suppress(OSError):
+            above = inside.open(folder, os.O_PATH | os.O_DIRECTORY)
+            try:
+                return *open_new(inside, above, folder), (above, folder)
+            except BaseException:  # the same
+                os.close(above)
+                raise
     raise PermissionError(errno.EACCES, "no directory may be written")
 
 
-def hidden_name() -> str:
-    return f"{HIDDEN_PREFIX}{secrets.token_hex(8)}"
+def finish_left(inside: Inside, note: Note) -> Generator[None]:
+    """What an engine began that has died: what it was copying is copied, and what is left on the way is removed."""
+    with inside.opened(note.folder, os.O_PATH | os.O_DIRECTORY) as above:
+        try:
+            if note.target:
+                yield from _copy_again(inside, note)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(note.name, dir_fd=above)
+
+
+def _copy_again(inside: Inside, note: Note) -> Generator[None]:
+    source, _found = open_regular(inside, posixpath.join(note.folder, note.name))
+    try:
+        with inside.opened(note.target, os.O_PATH) as found:
+            need_regular(os.fstat(found), note.target)
+            target = os.open(f"/proc/self/fd/{found}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        try:
+            if note.mode is not None:
+                os.fchmod(target, note.mode)
+            os.ftruncate(target, 0)
+            while piece := os.read(source, PIECE_BYTES):
+                write_all(target, piece)
+                yield
+        finally:
+            os.close(target)
+    finally:
+        os.close(source)
 
 
 def write_all(fd: int, data: bytes | memoryview) -> None:

@@ -10,9 +10,10 @@ from functools import partial
 from sandlot.contracts.host import CallStream, ExportStream
 from sandlot.contracts.storage import Storage
 from sandlot.contracts.tool_stream import ToolStream
+from sandlot.host.asides import Asides
 from sandlot.host.audit import Auditor
 from sandlot.host.background import Background
-from sandlot.host.call_snapshots import SnapshottedStream
+from sandlot.host.call_snapshots import CallSnapshot, SnapshottedStream, TakenSnapshot
 from sandlot.host.call_streams import LiveStream, RecordedStream
 from sandlot.host.choices import Choices, session_capabilities
 from sandlot.host.duties import Duties
@@ -80,6 +81,7 @@ from sandlot.model import (
 )
 
 _CLOSE_PATIENCE_S = 5.0
+_PUT_RIGHT_S = 10.0
 _running: "weakref.WeakSet[SandboxHostService]" = weakref.WeakSet()
 
 
@@ -110,7 +112,8 @@ class SandboxHostService:
         self._auditor = Auditor(parts, settings.data, self._outputs, at_work, changing, notes)
         self._pausing = Pausing(self._lifecycle, parts, sleeping, settings.pause_drain_s)
         self._duties = Duties(self._lifecycle, parts, self._pausing)
-        self._files = files = FileVerbs(self._lifecycle.find, self._duties.ready, parts.runtimes, parts.scout)
+        self._asides = asides = Asides(settings.data / "asides")
+        self._files = files = FileVerbs(self._lifecycle.find, self._duties.ready, parts.runtimes, parts.scout, asides)
         self.read_file, self.write_file, self.list_files = files.read_file, files.write_file, files.list_files
         self.stat_file, self.make_directory = files.stat_file, files.make_directory
         self.rename_file, self.remove_file = files.rename_file, files.remove_file
@@ -162,7 +165,11 @@ class SandboxHostService:
             await self._parts.templates.open()
             await self._parts.keeper.open()
             await self._lockers.start()
+            await self._files.open()
             await self._recovery.take_over()
+            with suppress(TimeoutError):  # what is left is done when its session is used
+                async with asyncio.timeout(_PUT_RIGHT_S):
+                    await self._files.put_right()
             with suppress(SandlotError):  # whoever asks for a session meets it, and can ask for another storage
                 await self._choices.storage()
             await self._duties.prepare()
@@ -170,6 +177,7 @@ class SandboxHostService:
             self._monitor.start()
             self._background.spawn("duties", self._duties.run())
         except BaseException:  # whatever failed, the directory must be free for the next
+            self._asides.close()
             await self._parts.keeper.close()
             await self._journal.close()
             self._lock.release()
@@ -281,13 +289,17 @@ class SandboxHostService:
         return await self._pausing.pause(request)
 
     async def resume(self, session_id: str) -> SessionInfo:
-        return await self._pausing.resume(session_id)
+        told = await self._pausing.resume(session_id)
+        await self._files.put_right()
+        return told
 
     async def extend(self, session_id: str, timeout_s: float) -> SessionInfo:
         return await self._duties.extend(session_id, timeout_s)
 
     async def recover(self, session_id: str) -> SessionInfo:
-        return await self._recovery.recover(session_id)
+        told = await self._recovery.recover(session_id)
+        await self._files.put_right()
+        return told
 
     # ---- calls -------------------------------------------------------------------------------------------------
 
@@ -306,8 +318,13 @@ class SandboxHostService:
         try:
             stream = LiveStream(live)
             if session.call_snapshots and not request.detach:
-                take = partial(self._turns.snapshot_call, session, live.ticket.call_id)
-                yield SnapshottedStream(stream, take)
+                call_id = live.ticket.call_id
+                take = partial(self._turns.snapshot_call, session, call_id)
+                taking = CallSnapshot(session.call_takes, call_id, take)
+                try:
+                    yield SnapshottedStream(stream, taking)
+                finally:
+                    taking.give_up()
             else:
                 yield stream
         finally:
@@ -334,9 +351,19 @@ class SandboxHostService:
             return await self._attach(session, call_id)
         # While we looked, another request with the same id may have begun it: one of them runs it, all attach.
         live = session.live.get(call_id)
-        return LiveStream(live) if live else None
+        return self._with_snapshot(session, LiveStream(live)) if live else None
 
     async def _attach(self, session: Session, call_id: str) -> CallStream:
+        return self._with_snapshot(session, await self._find_call(session, call_id))
+
+    def _with_snapshot(self, session: Session, stream: CallStream) -> CallStream:
+        """A call that is read again is told with its snapshot, too."""
+        if not session.call_snapshots:
+            return stream
+        taking = session.call_takes.get(stream.call_id)
+        return SnapshottedStream(stream, taking or TakenSnapshot(session.snapshots, stream.call_id))
+
+    async def _find_call(self, session: Session, call_id: str) -> CallStream:
         live = session.live.get(call_id)
         if live is not None:
             return LiveStream(live)

@@ -23,6 +23,7 @@ from sandlot.contracts.runtime import (
 )
 from sandlot.contracts.storage import Volume
 from sandlot.host.call_limits import CallLimits, check_call
+from sandlot.host.call_snapshots import CallSnapshot
 from sandlot.host.calls import LiveCall, Ticket
 from sandlot.host.desk import Place
 from sandlot.host.errands import FIRST_ERRAND
@@ -108,6 +109,7 @@ class Session:
         self.labels = wishes.labels
         self._wishes = wishes
         self.call_snapshots = wishes.call_snapshots
+        self.call_takes: dict[str, CallSnapshot] = {}  # of calls whose caller is there, by id
         self.snapping = asyncio.Lock()  # calls that end together are snapshotted one after the other
         self._user = wishes.user
         self._envs: dict[str, str] = self._base_envs() | dict(wishes.envs)
@@ -278,7 +280,8 @@ class Session:
         """Raises what `Files` raises of the session and the user."""
         guest = self._active_guest("its files cannot be reached")
         user = self._user_for(user)
-        return Place(runtime.open_tree(self.start_plan(), guest), self.workspace, user)
+        tree = runtime.open_tree(self.start_plan(), guest)
+        return Place(tree, self.workspace, user, session_id=self.row.session_id)
 
     def start_plan(self) -> StartPlan:
         """The root as the journal knows it."""
@@ -405,6 +408,8 @@ class Session:
         ticket = live.ticket
         record = CallRecord(ticket.session_id, ticket.call_id, ticket.argv, CallState.ENDED, ticket.started, result)
         self._journal.call_ended(CallRow(ticket.process_id, record, output), safe)
+        if live.is_record_awaited:
+            self._journal.hurry()
 
     async def resume_calls(self, guest: Guest) -> None:
         """Take up the calls that a guest remembers, from an earlier engine or from before it slept."""

@@ -9,7 +9,7 @@ import asyncio
 import codecs
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 from sandlot.contracts.host import CallStream, Host
 from sandlot.contracts.tool_stream import ToolStream
 from sandlot.contracts.tools import CustomTool, ToolSetting
+from sandlot.host.calls import LiveCall
 from sandlot.host.journal import CallRow
 from sandlot.host.output import OutputLog
 from sandlot.host.session import Session
@@ -57,6 +58,7 @@ from sandlot.model import (
 # What a model asked for and cannot have; everything else failed below the tool.
 _ANSWERS = (FileNotFound, FileConflict, PermissionDenied, InvalidArgument, LimitReached)
 _SAID_MAX = 1000
+_RECORD_S = 10.0
 
 
 @dataclass
@@ -127,8 +129,9 @@ class _ToldStream:
 class _ContainedStream:
     """A command, told as its tool tells it."""
 
-    def __init__(self, stream: CallStream, entry: ContainedTool, command: Command) -> None:
+    def __init__(self, stream: CallStream, entry: ContainedTool, command: Command, live: LiveCall | None) -> None:
         self._stream = stream
+        self._live = live  # one that can be asked for again: it is told when it will be told in the same words
         self._entry = entry
         self._command = command
         self.call_id = stream.call_id
@@ -142,6 +145,10 @@ class _ContainedStream:
                 if text := decoders[event.stream].decode(event.data):
                     yield ToolProgress(event.stream, text)
             elif isinstance(event, CallResult):
+                if self._live:
+                    with suppress(TimeoutError):  # a disk that is full: what was done is told all the same
+                        async with asyncio.timeout(_RECORD_S):
+                            await self._live.recorded()
                 yield self._told(heard, event)
 
     async def result(self) -> ToolResult:
@@ -224,13 +231,18 @@ class ToolCalls:
         arguments = check_arguments(request.tool, entry.tool.parameters, request.arguments)
         if isinstance(entry, ContainedTool):
             command = entry.plan(arguments)
-            return self._contained(entry, command, _call(command, request))
+            return self._contained(session, entry, command, _call(command, request))
         return self._attending(self._begin(session, entry, request, arguments))
 
     @asynccontextmanager
-    async def _contained(self, entry: ContainedTool, command: Command, call: CallRequest) -> AsyncGenerator[ToolStream]:
+    async def _contained(
+        self, session: Session, entry: ContainedTool, command: Command, call: CallRequest
+    ) -> AsyncGenerator[ToolStream]:
         async with self._host.call(call) as stream:
-            yield _ContainedStream(stream, entry, command)
+            live = session.live.get(call.call_id) if call.call_id else None
+            if live:
+                live.is_record_awaited = True
+            yield _ContainedStream(stream, entry, command, live)
 
     async def cancel(self, session_id: str, call_id: str) -> bool:
         session = self._find(session_id)

@@ -5,12 +5,15 @@ or a program of the session put there. A file has no name until all of it has co
 
 import errno
 import os
+import posixpath
 import stat
 from contextlib import suppress
 
+from sandlot.host import failpoints
+from sandlot.host.asides import Aside
 from sandlot.host.inside import Inside, WrongKind, make_directory, open_folder
 from sandlot.host.kernel import ONE_STEP, open_inside
-from sandlot.host.replacement import hidden_name, open_new, write_all
+from sandlot.host.replacement import open_new, write_all
 from sandlot.model import InvalidArgument, Member, MemberKind, TarReader, TreeTally
 
 _Parts = tuple[str, ...]
@@ -24,12 +27,14 @@ class Unpacking:
     def __init__(self, inside: Inside, path: str) -> None:
         self.tally = TreeTally()
         self.at = ""  # what is being made, below the directory
+        self._inside = inside
+        self._path = path
         self._reader = TarReader()
         self._is_new = make_directory(inside, path, 0o755, parents=True)
         self._folders: dict[_Parts, int] = {(): open_folder(inside, path, parents=False)}
         self._member: Member | None = None
-        self._above = self._fd = -1
-        self._hidden = ""
+        self._fd = -1
+        self._aside: Aside | None = None  # its name while it is not in its place
         self._left = 0
         self._modes: list[tuple[_Parts, int]] = []  # of directories that their owner could not fill otherwise
 
@@ -71,26 +76,24 @@ class Unpacking:
         if member.kind is MemberKind.SYMLINK:
             self._link(above, member)
         else:
-            self._above = above
-            self._fd, self._hidden = open_new(above)
+            self._fd, self._aside = open_new(self._inside, above, self._named(member.parts[:-1]))
             self._member, self._left = member, member.size_bytes
 
     def _put(self, member: Member) -> None:
         os.fchmod(self._fd, member.mode)
         os.utime(self._fd, (member.modified, member.modified))
         name, above = member.parts[-1], self._folder(member.parts[:-1])
-        if not self._hidden:
+        if not self._aside:
             source = f"/proc/self/fd/{self._fd}"
             try:
                 os.link(source, name, dst_dir_fd=above, follow_symlinks=True)
             except FileExistsError:
                 self._keep_owner(above, name)
-                hidden = hidden_name()
-                os.link(source, hidden, dst_dir_fd=above, follow_symlinks=True)
-                self._hidden, self._above = hidden, above
-        if self._hidden:
-            os.rename(self._hidden, name, src_dir_fd=self._above, dst_dir_fd=above)
-            self._hidden = ""
+                self._aside = self._inside.aside(above, self._named(member.parts[:-1]))
+                os.link(source, self._aside.name, dst_dir_fd=above, follow_symlinks=True)
+        if self._aside:
+            failpoints.reach("upload: has a hidden name")
+            os.rename(self._aside.name, name, src_dir_fd=above, dst_dir_fd=above)
         self._drop()
         self.tally.files += 1
 
@@ -103,12 +106,15 @@ class Unpacking:
                 os.fchown(self._fd, old.st_uid, old.st_gid)
 
     def _drop(self) -> None:
-        if self._hidden:
-            with suppress(OSError):
-                os.unlink(self._hidden, dir_fd=self._above)
+        if self._aside:
+            self._aside.close()
         if self._fd >= 0:
             os.close(self._fd)
-        self._member, self._fd, self._above, self._hidden, self._left = None, -1, -1, "", 0
+        self._member, self._fd, self._aside, self._left = None, -1, None, 0
+
+    def _named(self, parts: _Parts) -> str:
+        """A directory, as the session names it."""
+        return posixpath.join(self._path, *parts)
 
     def _link(self, above: int, member: Member) -> None:
         name = member.parts[-1]
@@ -117,9 +123,9 @@ class Unpacking:
         except FileExistsError:
             if stat.S_ISDIR(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode):
                 raise WrongKind(errno.EISDIR, "a directory is there already, and is not replaced") from None
-            hidden = hidden_name()
-            os.symlink(member.target, hidden, dir_fd=above)
-            os.rename(hidden, name, src_dir_fd=above, dst_dir_fd=above)
+            with self._inside.aside(above, self._named(member.parts[:-1])) as aside:
+                os.symlink(member.target, aside.name, dir_fd=above)
+                os.rename(aside.name, name, src_dir_fd=above, dst_dir_fd=above)
         self.tally.links += 1
 
     def _link_hard(self, member: Member) -> None:
@@ -129,13 +135,11 @@ class Unpacking:
         try:
             if not stat.S_ISREG(os.fstat(found).st_mode):
                 raise InvalidArgument(f"{member.path}: is another name of something that is no file")
-            above, hidden = self._folder(member.parts[:-1]), hidden_name()
-            os.link(f"/proc/self/fd/{found}", hidden, dst_dir_fd=above, follow_symlinks=True)
-            try:
-                os.rename(hidden, member.parts[-1], src_dir_fd=above, dst_dir_fd=above)
-            finally:
-                with suppress(OSError):  # of two names of one file the kernel leaves both
-                    os.unlink(hidden, dir_fd=above)
+            above = self._folder(member.parts[:-1])
+            # Of two names of one file a rename leaves both, and then ours is removed.
+            with self._inside.aside(above, self._named(member.parts[:-1])) as aside:
+                os.link(f"/proc/self/fd/{found}", aside.name, dst_dir_fd=above, follow_symlinks=True)
+                os.rename(aside.name, member.parts[-1], src_dir_fd=above, dst_dir_fd=above)
         finally:
             os.close(found)
         self.tally.files += 1

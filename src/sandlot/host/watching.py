@@ -8,10 +8,10 @@ import posixpath
 from collections.abc import Generator, Iterable
 
 from sandlot.host import inotify
+from sandlot.host.asides import HIDDEN_PREFIX
 from sandlot.host.inotify import Inotify, Notice
 from sandlot.host.inside import Inside
 from sandlot.host.kernel import ONE_STEP, open_inside
-from sandlot.host.replacement import HIDDEN_PREFIX
 from sandlot.model import FileEventKind, LimitReached, limits
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK
