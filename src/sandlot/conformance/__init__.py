@@ -1,6 +1,8 @@
 """Suites that hold an implementation to its contract. They ship with the package and need no test framework."""
 
 from sandlot.conformance.checks import Broken, Check, Outcome, Ran, Stage, Verdict, conform, is_conforming
+from sandlot.conformance.environment import ENVIRONMENT_CHECKS, conform_environment
+from sandlot.conformance.environment_stage import EnvironmentStage
 from sandlot.conformance.file_stage import FileStage
 from sandlot.conformance.files import FILE_CHECKS, conform_files
 from sandlot.conformance.host import HOST_CHECKS, conform_host
@@ -11,6 +13,7 @@ from sandlot.conformance.volumes import VOLUME_CHECKS, VolumeStage, conform_volu
 from sandlot.conformance.whole import conform_whole
 
 __all__ = [
+    "ENVIRONMENT_CHECKS",
     "FILE_CHECKS",
     "HOST_CHECKS",
     "RUNTIME_CHECKS",
@@ -20,6 +23,7 @@ __all__ = [
     "VOLUME_CHECKS",
     "Broken",
     "Check",
+    "EnvironmentStage",
     "FileStage",
     "Outcome",
     "Ran",
@@ -27,6 +31,7 @@ __all__ = [
     "Verdict",
     "VolumeStage",
     "conform",
+    "conform_environment",
     "conform_files",
     "conform_host",
     "conform_storage",

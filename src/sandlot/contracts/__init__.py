@@ -1,5 +1,6 @@
 """The verbs: protocols only."""
 
+from sandlot.contracts.environment import ExecutionEnvironment, OnProgress
 from sandlot.contracts.files import Files, FileStream, FoundStream, LineStream, TreeStream
 from sandlot.contracts.host import (
     Calls,
@@ -38,6 +39,7 @@ __all__ = [
     "Calls",
     "CustomTool",
     "Events",
+    "ExecutionEnvironment",
     "ExportStream",
     "FileStream",
     "Files",
@@ -53,6 +55,7 @@ __all__ = [
     "MountPlan",
     "Moving",
     "Notebook",
+    "OnProgress",
     "Points",
     "ProcessEnd",
     "ProcessSink",

@@ -110,8 +110,12 @@ class Choices:
 
 def session_capabilities(runtime: Runtime, storage: Storage) -> frozenset[Capability]:
     """What a session on both can do. Without a root of its own nothing stacks what a snapshot holds in pieces."""
-    both = runtime.capabilities | storage.capabilities
-    has_files = Capability.OWN_ROOT in runtime.capabilities or storage.is_whole
+    return together(runtime.capabilities, storage)
+
+
+def together(of_runtime: frozenset[Capability], storage: Storage) -> frozenset[Capability]:
+    both = of_runtime | storage.capabilities
+    has_files = Capability.OWN_ROOT in of_runtime or storage.is_whole
     return both if has_files else both - {Capability.SNAPSHOTS}
 
 

@@ -134,6 +134,7 @@ class HealthMonitor:
             ),
             uptime_s=time.monotonic() - self._began,
             errors=self._background.failures(),
+            sessions_max=self._settings.sessions_max,
         )
 
     def _of_storages(self, storages: Sequence[tuple[str, StorageHealth]]) -> list[HealthReason]:

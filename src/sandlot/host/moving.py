@@ -23,6 +23,7 @@ from sandlot.host.history import History, SnapshotRow
 from sandlot.host.lifecycle import Lifecycle
 from sandlot.host.output import remove_outputs
 from sandlot.host.parts import HostParts
+from sandlot.host.room import watch_limits
 from sandlot.host.session import Session
 from sandlot.host.under_way import UnderWay
 from sandlot.model import (
@@ -256,6 +257,7 @@ class Moving:
         session.volume, session.workspace = carrier.volume, move.runtime.workspace(carrier.volume)
         session.snapshots = {row.name: row for row in moved}
         session.find_group = partial(move.runtime.group, move.name)
+        watch_limits(session, move.new)
         session.limit_watch.forget()
         session.guest, session.is_heard = move.guest, True
         await self._end_calls(session)

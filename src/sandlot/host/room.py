@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from sandlot.contracts.storage import Storage
+from sandlot.host.choices import together
 from sandlot.host.reasons import LimitWatch
 from sandlot.host.session import Session
 from sandlot.host.storage.lacks import COUNTS_HISTORY
@@ -26,3 +27,4 @@ def watch_limits(session: Session, storage: Storage) -> None:
 
     session.limit_watch = LimitWatch(lambda: session.find_group().hits(), session.resources, is_full)
     session.history_counts = session.resources.disk_bytes is not None and COUNTS_HISTORY in storage.lacks
+    session.capabilities = together(session.runtime_capabilities, storage)

@@ -89,7 +89,8 @@ class Session:
         self.live: dict[str, LiveCall] = {}
         self.started: LiveCall | None = None  # what its template starts
         self.is_serving = False  # and that was seen ready
-        self._capabilities = capabilities
+        self.runtime_capabilities = capabilities
+        self.capabilities = capabilities  # with those of its storage
         self._journal = journal
         self._outputs = outputs
         self.last_process_id = 0
@@ -134,7 +135,7 @@ class Session:
 
     def _base_envs(self) -> dict[str, str]:
         envs = {"PATH": PATH, "LANG": "C.UTF-8"}
-        return envs if Capability.OWN_ROOT in self._capabilities else envs | {"HOME": self.workspace}
+        return envs if Capability.OWN_ROOT in self.runtime_capabilities else envs | {"HOME": self.workspace}
 
     @property
     def resources(self) -> Resources:
@@ -179,6 +180,7 @@ class Session:
             history_counts=self.history_counts,
             start_call=self.started.ticket.call_id if self.started else None,
             sleeps=bool(row.memory) and row.state is SessionState.PAUSED,
+            capabilities=tuple(sorted(self.capabilities)),
         )
 
     def add_snapshot(self, row: SnapshotRow) -> None:
@@ -269,7 +271,7 @@ class Session:
 
     def _user_for(self, asked: str | None) -> str:
         user = asked or self._user
-        if user and Capability.USERS not in self._capabilities:
+        if user and Capability.USERS not in self.runtime_capabilities:
             raise CapabilityNotSupported(
                 f"the runtime {self.row.runtime} runs everything as its own user",
                 next_step="leave the user out, or use the runtime `namespaces`",
@@ -305,7 +307,7 @@ class Session:
         return SpawnPlan(
             argv=request.argv,
             cwd=cwd,
-            envs=envs if Capability.OWN_ROOT in self._capabilities else {"PWD": cwd} | envs,
+            envs=envs if Capability.OWN_ROOT in self.runtime_capabilities else {"PWD": cwd} | envs,
             user=self._user_for(request.user),
             stdin=request.stdin,
             terminal=request.terminal,
@@ -314,7 +316,7 @@ class Session:
         )
 
     def _spawn_limited(self, guest: Guest, asked: Resources, plan: SpawnPlan, live: LiveCall) -> GuestProcess:
-        check_call(asked, self.resources, self._capabilities)
+        check_call(asked, self.resources, self.runtime_capabilities)
         own, of_session = CallLimits(self.find_group, live.ticket.process_id, asked), live.limit_met
         files = plan.open_files if asked.open_files is None else asked.open_files
         with own.begin() as groups:

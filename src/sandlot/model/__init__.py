@@ -22,6 +22,7 @@ from sandlot.model.capability import (
     Capability,
     Probe,
 )
+from sandlot.model.environment import EnvironmentCapabilities, EnvironmentState
 from sandlot.model.errors import (
     ERRORS,
     CallNotFound,
@@ -251,6 +252,8 @@ __all__ = [
     "DeadlineExceeded",
     "DiffRequest",
     "DirectoryMake",
+    "EnvironmentCapabilities",
+    "EnvironmentState",
     "Event",
     "EventFilter",
     "EventKind",

@@ -80,6 +80,7 @@ class Health:
     active_calls: int
     uptime_s: float  # of the engine
     errors: tuple[HealthFailure, ...]  # the newest, oldest first
+    sessions_max: int = 0  # that it holds at once; 0: it sets no bound
 
 
 def judge(what: str, value: float, warn: float, critical: float, told: str, next_step: str) -> list[HealthReason]:

@@ -120,6 +120,7 @@ IMPORT_ROOM = 0.9  # of the space that is free, for one import
 RESERVE_BYTES = 4 * MIB  # kept beside the journal, for a disk that is full
 HEALTH_INTERVAL_S = 30.0  # between two looks of the engine at itself
 HEALTH_FRESH_S = 1.0  # a look that is younger says whether a session may be made
+STATE_DEADLINE_S = 5.0  # for a host to tell the state of a session
 HEALTH_DEADLINE_S = 5.0  # for one part to answer
 HEALTH_ERRORS_MAX = 32  # failures in the background that are told
 

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from sandlot.model import limits
 from sandlot.model.call import check_envs, check_text
+from sandlot.model.capability import Capability
 from sandlot.model.errors import (
     InvalidArgument,
     InvalidState,
@@ -182,6 +183,7 @@ class SessionInfo:
     history_counts: bool = False  # its disk limit is for all that it keeps, what only snapshots hold included
     start_call: str | None = None  # the call of what its template starts
     sleeps: bool = False  # it was paused with its memory: its processes are on disk
+    capabilities: tuple[Capability, ...] = ()  # what it can do, on the storage and the runtime that it has
 
 
 @dataclass(frozen=True, slots=True)
