@@ -1,6 +1,7 @@
 """Every environment keeps the promises of environments."""
 
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,16 +22,17 @@ def wrong(outcomes: list[Outcome]) -> list[tuple[str, str]]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("runtime", "kept_on"),
+    ("runtime", "kept_on", "at_once"),
     [
-        pytest.param("namespaces", "layers", marks=pytest.mark.root),
-        pytest.param("gvisor", "layers", marks=GVISOR),
-        ("none", "local-disk"),
+        pytest.param("namespaces", "layers", 50, marks=pytest.mark.root),
+        pytest.param("gvisor", "layers", 8, marks=GVISOR),  # each of its processes takes long to begin
+        ("none", "local-disk", 50),
     ],
 )
-async def test_native_environments_conform(host: SandboxHostService, runtime: str, kept_on: str) -> None:
+async def test_native_environments_conform(host: SandboxHostService, runtime: str, kept_on: str, at_once: int) -> None:
     config = NativeSandboxConfig(kept_on, runtime)
-    outcomes = [one async for one in conform_environment(lambda: NativeSandboxEnvironment(host, config))]
+    make = partial(NativeSandboxEnvironment, host, config)
+    outcomes = [one async for one in conform_environment(make, at_once=at_once)]
     assert wrong(outcomes) == []
     assert is_conforming(outcomes)
     assert (await host.list(SessionFilter())).sessions == ()
