@@ -7,8 +7,9 @@ import pytest
 
 from sandlot.conformance import HOST_CHECKS, Check, Stage, Verdict, conform_host, is_conforming
 from sandlot.contracts import Host
+from sandlot.fakes.host import DEVIATIONS, FakeHost
 from sandlot.host.service import SandboxHostService
-from sandlot.model import Capability, SessionFilter
+from sandlot.model import AUTO, Capability, SessionFilter
 from tests.conformance.broken_hosts import BROKEN
 
 NO_RUNSC = "runsc is not installed: `make setup` as root installs it"
@@ -67,3 +68,15 @@ async def test_a_promise_that_is_kept_too_late_is_told(host: SandboxHostService)
     (outcome,) = [one async for one in conform_host(host, "none", "local-disk", None, (check,))]
     assert (outcome.verdict, outcome.detail) == (Verdict.FAILED, "it took longer than 0.2 s")
     assert (await host.list(SessionFilter())).sessions == ()
+
+
+async def test_the_fake_conforms() -> None:
+    outcomes = [one async for one in conform_host(cast("Host", FakeHost()), deviations=DEVIATIONS)]
+    assert [(one.check, one.detail) for one in outcomes if not one.is_good] == []
+    deviating = {one.check for one in outcomes if one.verdict is Verdict.DEVIATES}
+    assert (is_conforming(outcomes), deviating) == (True, set(DEVIATIONS))
+
+
+async def test_a_fake_that_breaks_a_promise_is_told() -> None:
+    host = cast("Host", FakeHost())
+    assert await broken(host, AUTO, AUTO, await host.capabilities()) == []

@@ -1,3 +1,6 @@
-"""In-memory implementations of contracts: they keep every promise that needs no machine, and are under the same suites.
+"""In-memory implementations of the contracts, for tests of whoever builds on them. Each is held to the same suite as
+the real ones; where it differs, its module says so under DEVIATIONS, by the name of the check that it does not keep.
 
-To add one: a file named for the contract, and the suite of `src/sandlot/conformance/` that holds it."""
+To add one: a module here, whose class has the verbs of the contract; a run of the contract's suite in
+`tests/conformance`; a line in `docs/guides/testing.md` that says what it leaves out.
+"""

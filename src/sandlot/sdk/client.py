@@ -25,8 +25,9 @@ class Client:
     it too. Calls under way are broken off; sessions, and commands in the background, live on.
 
     Without arguments it is told by the environment (`SANDLOT_DATA_DIR`, `SANDLOT_RUNTIME`, `SANDLOT_STORAGE`). A host
-    of one's own, given as `host`, is used on the loop that it lives on, and not closed. `tools` are tools of one's own;
-    all clients of the same engine have them while it runs.
+    of one's own, given as `host`, is used on the loop that it lives on, and not closed; with `on_portal`, on the loop
+    that the SDK has for itself, and then by the sync SDK too. `tools` are tools of one's own; all clients of the same
+    engine have them while it runs.
     """
 
     def __init__(
@@ -34,11 +35,12 @@ class Client:
         *,
         data_dir: str | os.PathLike[str] | None = None,
         host: Host | None = None,
+        on_portal: bool = False,
         tools: Sequence[CustomTool] = (),
     ) -> None:
         self._tools = tuple(tools)
         self._data_dir = None if data_dir is None else Path(data_dir).absolute()
-        self._portal: Portal | None = registry.load("sdk", "portal")() if host is None else None
+        self._portal: Portal | None = registry.load("sdk", "portal")() if host is None or on_portal else None
         self._host: Host | None = host
         self._release: Release | None = None
         self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
