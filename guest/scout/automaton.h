@@ -1,5 +1,5 @@
 /* Patterns that are matched in time that grows with the text alone: an automaton that is made while it is used, in
- * bounded memory. The program comes from src/sandlot/host/patterns.py. */
+ * bounded memory. The program comes from src/sandlot/patterns/parsing.py. */
 #ifndef SANDLOT_AUTOMATON_H
 #define SANDLOT_AUTOMATON_H
 

@@ -8,8 +8,8 @@ import pytest
 
 from sandlot.conformance import TOOL_CHECKS, Verdict, conform_tools, is_conforming
 from sandlot.host.service import SandboxHostService
-from sandlot.host.tools.contained import git
 from sandlot.model import SessionFilter
+from sandlot.tools.contained import git
 
 NO_RUNSC = "runsc is not installed: `make setup` as root installs it"
 GVISOR = [pytest.mark.root, pytest.mark.skipif(shutil.which("runsc") is None, reason=NO_RUNSC)]

@@ -13,12 +13,14 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src" / "sandlot"
 
 ENTRIES = {"cli", "sdk", "__main__"}
-SHARED = {"model", "contracts", "clock", "registry", "config"}
+SHARED = {"model", "contracts", "clock", "registry", "config", "patterns", "tools"}
 # Parts with a rule of their own; every other part may import SHARED and itself. "sandlot" is the package's front door.
 MAY_IMPORT = {
     "model": {"model"},
     "contracts": {"model", "contracts"},
     "conformance": {"model", "contracts", "conformance"},
+    "patterns": {"model", "patterns"},
+    "tools": {"model", "contracts", "tools"},
     "sandlot": {"model", "contracts", "sdk"},
     "attack": {"model", "contracts", "attack"},
     **{entry: SHARED | ENTRIES | {"wiring", "conformance", "attack", "sandlot"} for entry in ENTRIES},

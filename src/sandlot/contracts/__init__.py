@@ -32,7 +32,7 @@ from sandlot.contracts.runtime import (
 )
 from sandlot.contracts.storage import Notebook, Points, Remains, Shown, Storage, Taken, Volume, Volumes
 from sandlot.contracts.tool_stream import ToolStream
-from sandlot.contracts.tools import CustomTool, ToolSetting
+from sandlot.contracts.tools import CustomTool, FileSetting, ToolFiles, ToolSetting
 
 __all__ = [
     "CallStream",
@@ -41,6 +41,7 @@ __all__ = [
     "Events",
     "ExecutionEnvironment",
     "ExportStream",
+    "FileSetting",
     "FileStream",
     "Files",
     "FoundStream",
@@ -69,6 +70,7 @@ __all__ = [
     "Storage",
     "Taken",
     "Templates",
+    "ToolFiles",
     "ToolSetting",
     "ToolStream",
     "Tools",

@@ -17,8 +17,6 @@ from sandlot.host import inside as hands_on
 from sandlot.host.desk import Desk, Hands, Place, translate
 from sandlot.host.inside import Inside, WrongKind
 from sandlot.host.matches import Matches
-from sandlot.host.patterns import literal_of, parse_path, parse_regex, parse_text
-from sandlot.host.programs import Choice, Node, compile_node
 from sandlot.host.scouting import ALL_KINDS, HIDDEN, KINDS, LITERAL, Errand, Mode, Scout, sent
 from sandlot.model import (
     FileFind,
@@ -33,6 +31,8 @@ from sandlot.model import (
     Usage,
     limits,
 )
+from sandlot.patterns.parsing import literal_of, parse_path, parse_regex, parse_text
+from sandlot.patterns.programs import Choice, Node, compile_node
 
 _T = TypeVar("_T")
 _ENTRY = struct.Struct("<4I2Q2q4I")

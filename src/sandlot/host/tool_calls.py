@@ -22,11 +22,6 @@ from sandlot.host.journal import CallRow
 from sandlot.host.output import OutputLog
 from sandlot.host.session import Session
 from sandlot.host.tool_rows import ToolRows, is_tool, told_again, words_of
-from sandlot.host.tools.arguments import check_arguments
-from sandlot.host.tools.contained.command import Command, ContainedTool, Listening
-from sandlot.host.tools.direct.hands import DirectTool
-from sandlot.host.tools.outcome import Outcome
-from sandlot.host.tools.toolbox import Entry, toolbox
 from sandlot.host.turns import Turns
 from sandlot.model import (
     CallNotFound,
@@ -36,11 +31,8 @@ from sandlot.model import (
     CallState,
     Conflict,
     DeadlineExceeded,
-    FileConflict,
-    FileNotFound,
     InvalidArgument,
     LimitReached,
-    PermissionDenied,
     SandlotError,
     Stream,
     TextBlock,
@@ -54,9 +46,12 @@ from sandlot.model import (
     limits,
     new_call_id,
 )
+from sandlot.tools.arguments import check_arguments
+from sandlot.tools.contained.command import Command, ContainedTool, Listening
+from sandlot.tools.direct.hands import DirectTool
+from sandlot.tools.outcome import ANSWERS, Outcome
+from sandlot.tools.toolbox import Entry, toolbox
 
-# What a model asked for and cannot have; everything else failed below the tool.
-_ANSWERS = (FileNotFound, FileConflict, PermissionDenied, InvalidArgument, LimitReached)
 _SAID_MAX = 1000
 _RECORD_S = 10.0
 
@@ -159,23 +154,7 @@ class _ContainedStream:
 
     def _told(self, heard: Listening, result: CallResult) -> ToolResult:
         outcome = self._entry.tell(heard.end(result))
-        return _result(self._entry.tool, self.call_id, outcome, result.duration_s, result.snapshot)
-
-
-def _result(
-    tool: Tool, call_id: str, outcome: Outcome, duration_s: float = 0.0, snapshot: str | None = None
-) -> ToolResult:
-    return ToolResult(
-        call_id,
-        tool.name,
-        tool.tier,
-        outcome.blocks,
-        outcome.is_error,
-        outcome.exit_code,
-        duration_s,
-        outcome.truncated,
-        snapshot,
-    )
+        return outcome.result(self._entry.tool, self.call_id, result.duration_s, result.snapshot)
 
 
 class ToolCalls:
@@ -221,7 +200,7 @@ class ToolCalls:
         try:
             opened = self._opened(session, entry, request)
         except ToolProblem as problem:
-            yield _ToldStream(_result(entry.tool, request.call_id or new_call_id(), Outcome.of_problem(problem)))
+            yield _ToldStream(Outcome.of_problem(problem).result(entry.tool, request.call_id or new_call_id()))
             return
         async with opened as stream:
             yield stream
@@ -300,7 +279,9 @@ class ToolCalls:
 
     # ---- direct calls ------------------------------------------------------------------------------------------
 
-    def _begin(self, session: Session, entry: DirectTool, request: ToolRequest, arguments: Mapping[str, Any]) -> _Doing:
+    def _begin(
+        self, session: Session, entry: DirectTool[ToolSetting], request: ToolRequest, arguments: Mapping[str, Any]
+    ) -> _Doing:
         key = (session.row.session_id, request.call_id or new_call_id())
         if key in self._doing:  # it began while we looked
             return self._doing[key]
@@ -327,7 +308,7 @@ class ToolCalls:
     async def _do(
         self,
         session: Session,
-        entry: DirectTool,
+        entry: DirectTool[ToolSetting],
         request: ToolRequest,
         setting: ToolSetting,
         arguments: Mapping[str, Any],
@@ -354,7 +335,7 @@ class ToolCalls:
         snapshot = None
         if session.call_snapshots and entry.tool.changes:
             snapshot = await self._turns.snapshot_call(session, setting.call_id)
-        result = _result(entry.tool, setting.call_id, outcome, time.perf_counter() - began, snapshot)
+        result = outcome.result(entry.tool, setting.call_id, time.perf_counter() - began, snapshot)
         await self._rows.end(session, number, started, words, result, keep=request.call_id is not None)
         return result
 
@@ -368,7 +349,7 @@ class ToolCalls:
     async def _outcome(
         self,
         session: Session,
-        entry: DirectTool,
+        entry: DirectTool[ToolSetting],
         timeout_s: float | None,
         setting: ToolSetting,
         arguments: Mapping[str, Any],
@@ -384,10 +365,9 @@ class ToolCalls:
         except DeadlineExceeded:  # is a TimeoutError too, but of what is below the tool
             raise
         except TimeoutError:
-            return Outcome((TextBlock(f"it took longer than {timeout_s or limits.TOOL_TIMEOUT_S:g} s"),), is_error=True)
-        except _ANSWERS as error:
-            told = f"{error.message}: {error.next_step}" if error.next_step else error.message
-            return Outcome((TextBlock(told),), is_error=True)
+            return Outcome.of_timeout(timeout_s or limits.TOOL_TIMEOUT_S)
+        except ANSWERS as error:
+            return Outcome.of_answer(error)
 
 
 def _taken(call_id: str) -> Conflict:

@@ -14,8 +14,6 @@ import sandlot
 from sandlot.contracts.runtime import Tree
 from sandlot.host.desk import Hands, Place
 from sandlot.host.file_searches import FileSearches
-from sandlot.host.patterns import parse_path, parse_regex
-from sandlot.host.programs import compile_node
 from sandlot.model import (
     FileConflict,
     FileFind,
@@ -28,6 +26,8 @@ from sandlot.model import (
     Match,
     SearchTally,
 )
+from sandlot.patterns.parsing import parse_path, parse_regex
+from sandlot.patterns.programs import compile_node
 
 SCOUT = Path(sandlot.__file__).parent / "_bin" / "sandlot-scout"
 SLOW = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandlot.host.tools.arguments import check_arguments
-from sandlot.host.tools.contained.command import Kept
-from sandlot.host.tools.schemas import count, flag, parameters, text, texts
-from sandlot.host.tools.toolbox import BUILT_IN
 from sandlot.model import ToolProblem
+from sandlot.tools.arguments import check_arguments
+from sandlot.tools.contained.command import Kept
+from sandlot.tools.schemas import count, flag, parameters, text, texts
+from sandlot.tools.toolbox import BUILT_IN
 
 SCHEMA = parameters("name", name=text("Name."), n=count("Number.", 1, 9), on=flag("On."), many=texts("Many."))
 JSON = st.recursive(

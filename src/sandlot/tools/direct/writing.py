@@ -4,11 +4,11 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from sandlot.contracts.tools import ToolSetting
-from sandlot.host.tools.direct.hands import DirectTool, read, write
-from sandlot.host.tools.outcome import Outcome
-from sandlot.host.tools.schemas import flag, parameters, text
+from sandlot.contracts.tools import FileSetting
 from sandlot.model import Tool, ToolProblem, ToolTier, limits
+from sandlot.tools.direct.hands import DirectTool, read, write
+from sandlot.tools.outcome import Outcome
+from sandlot.tools.schemas import flag, parameters, text
 
 _SHORT_LINES = 20
 _BEFORE, _AFTER = 2, 4
@@ -16,13 +16,13 @@ _COMPARED_LINES_MAX = 5000
 _ALIKE = 0.6
 
 
-async def _write_file(setting: ToolSetting, arguments: Mapping[str, Any]) -> Outcome:
+async def _write_file(setting: FileSetting, arguments: Mapping[str, Any]) -> Outcome:
     path, content = arguments["path"], _encoded("content", arguments["content"])
     await write(setting, path, content, parents=arguments.get("create_dirs", True))
     return Outcome.of(f"wrote {len(content)} bytes to {path}")
 
 
-async def _edit_file(setting: ToolSetting, arguments: Mapping[str, Any]) -> Outcome:
+async def _edit_file(setting: FileSetting, arguments: Mapping[str, Any]) -> Outcome:
     path = arguments["path"]
     old, new = _encoded("old_string", arguments["old_string"]), _encoded("new_string", arguments["new_string"])
     if old == new:

@@ -4,12 +4,12 @@ import posixpath
 from collections.abc import Mapping
 from typing import Any
 
-from sandlot.contracts.tools import ToolSetting
-from sandlot.host.tools.direct.hands import DirectTool
-from sandlot.host.tools.direct.reading import shown_name
-from sandlot.host.tools.outcome import Outcome
-from sandlot.host.tools.schemas import count, flag, parameters, text
+from sandlot.contracts.tools import FileSetting
 from sandlot.model import FileFind, FileKind, FileSearch, FileStat, Match, Tool, ToolTier
+from sandlot.tools.direct.hands import DirectTool
+from sandlot.tools.direct.reading import shown_name
+from sandlot.tools.outcome import Outcome
+from sandlot.tools.schemas import count, flag, parameters, text
 
 _MATCHES, _PATHS = 100, 200
 _RESULTS_MAX = 10_000
@@ -17,7 +17,7 @@ _LINE_CHARS = 500
 _CONTEXT_MAX = 20
 
 
-async def _grep(setting: ToolSetting, arguments: Mapping[str, Any]) -> Outcome:
+async def _grep(setting: FileSetting, arguments: Mapping[str, Any]) -> Outcome:
     wanted = arguments.get("max_results", _MATCHES)
     request = FileSearch(
         setting.session_id,
@@ -57,7 +57,7 @@ def _line(line: str) -> str:
     return clean if len(clean) <= _LINE_CHARS else f"{clean[:_LINE_CHARS]}…"
 
 
-async def _glob(setting: ToolSetting, arguments: Mapping[str, Any]) -> Outcome:
+async def _glob(setting: FileSetting, arguments: Mapping[str, Any]) -> Outcome:
     wanted = arguments.get("max_results", _PATHS)
     request = FileFind(
         setting.session_id,
@@ -80,7 +80,7 @@ async def _glob(setting: ToolSetting, arguments: Mapping[str, Any]) -> Outcome:
     return Outcome.of("\n".join(lines), truncated=is_cut)
 
 
-async def _top(setting: ToolSetting, path: str) -> str:
+async def _top(setting: FileSetting, path: str) -> str:
     """The directory that results are told from; for a file, the one that it is in."""
     info = await setting.host.stat_file(FileStat(setting.session_id, path, setting.user))
     return info.path if info.kind is FileKind.DIRECTORY else posixpath.dirname(info.path)

@@ -4,7 +4,8 @@ Regular expressions have no references to groups and no look-around: what fits c
 
 from collections.abc import Sequence
 
-from sandlot.host.programs import (
+from sandlot.model import InvalidArgument
+from sandlot.patterns.programs import (
     CODE_MAX,
     END,
     NO_WORD_EDGE,
@@ -18,7 +19,6 @@ from sandlot.host.programs import (
     Repeat,
     Row,
 )
-from sandlot.model import InvalidArgument
 
 _REPEAT_MAX = 1000
 _DEPTH_MAX = 100

@@ -3,19 +3,28 @@
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from sandlot.contracts.tools import CustomTool
-from sandlot.host.tools.contained.bash import BASH
-from sandlot.host.tools.contained.command import ContainedTool
-from sandlot.host.tools.contained.git import GIT_TOOLS
-from sandlot.host.tools.direct.hands import DirectTool, adopted
-from sandlot.host.tools.direct.reading import LIST_DIR, READ_FILE
-from sandlot.host.tools.direct.searching import GLOB, GREP
-from sandlot.host.tools.direct.writing import EDIT_FILE, WRITE_FILE
+from sandlot.contracts.tools import CustomTool, FileSetting, ToolSetting
 from sandlot.model import InvalidArgument
+from sandlot.tools.contained.bash import BASH
+from sandlot.tools.contained.command import ContainedTool
+from sandlot.tools.contained.git import GIT_TOOLS
+from sandlot.tools.direct.hands import DirectTool, adopted
+from sandlot.tools.direct.reading import LIST_DIR, READ_FILE
+from sandlot.tools.direct.searching import GLOB, GREP
+from sandlot.tools.direct.writing import EDIT_FILE, WRITE_FILE
 
-Entry = DirectTool | ContainedTool
+Entry = DirectTool[ToolSetting] | ContainedTool
 
-BUILT_IN: tuple[Entry, ...] = (READ_FILE, WRITE_FILE, EDIT_FILE, LIST_DIR, GREP, GLOB, BASH, *GIT_TOOLS)
+BUILT_IN: tuple[DirectTool[FileSetting] | ContainedTool, ...] = (
+    READ_FILE,
+    WRITE_FILE,
+    EDIT_FILE,
+    LIST_DIR,
+    GREP,
+    GLOB,
+    BASH,
+    *GIT_TOOLS,
+)
 
 
 def toolbox(own: Iterable[CustomTool] = ()) -> Mapping[str, Entry]:

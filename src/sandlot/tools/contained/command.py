@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sandlot.host.tools.outcome import Outcome
 from sandlot.model import CallResult, LimitHit, Stream, Tool, limits
+from sandlot.tools.outcome import Outcome
 
 
 @dataclass(frozen=True, slots=True)

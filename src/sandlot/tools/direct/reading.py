@@ -4,10 +4,7 @@ import posixpath
 from collections.abc import Mapping
 from typing import Any
 
-from sandlot.contracts.tools import ToolSetting
-from sandlot.host.tools.direct.hands import DirectTool, read
-from sandlot.host.tools.outcome import Outcome
-from sandlot.host.tools.schemas import count, parameters, text
+from sandlot.contracts.tools import FileSetting
 from sandlot.model import (
     FileInfo,
     FileKind,
@@ -20,6 +17,9 @@ from sandlot.model import (
     ToolTier,
     limits,
 )
+from sandlot.tools.direct.hands import DirectTool, read
+from sandlot.tools.outcome import Outcome
+from sandlot.tools.schemas import count, parameters, text
 
 _LINES = 2000
 _LINE_BYTES = 2000
@@ -35,7 +35,7 @@ _IMAGES = {
 }
 
 
-async def _read_file(setting: ToolSetting, arguments: Mapping[str, Any]) -> Outcome:
+async def _read_file(setting: FileSetting, arguments: Mapping[str, Any]) -> Outcome:
     path, offset, limit = arguments["path"], arguments.get("offset", 0), arguments.get("limit", _LINES)
     content, size = await read(setting, path, limits.TOOL_FILE_BYTES_MAX + 1)
     if size > limits.TOOL_FILE_BYTES_MAX or len(content) > limits.TOOL_FILE_BYTES_MAX:
@@ -80,7 +80,7 @@ def _picture(path: str, content: bytes, mime: str) -> Outcome:
     return Outcome((TextBlock(told), ImageBlock(content, mime)))
 
 
-async def _list_dir(setting: ToolSetting, arguments: Mapping[str, Any]) -> Outcome:
+async def _list_dir(setting: FileSetting, arguments: Mapping[str, Any]) -> Outcome:
     path, depth = arguments.get("path", "."), arguments.get("depth", 1)
     wanted = arguments.get("max_results", _ENTRIES)
     found: list[FileInfo] = []

@@ -9,10 +9,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from sandlot.host.tools.contained.command import Command, ContainedTool, Ended, why_ended
-from sandlot.host.tools.outcome import Outcome
-from sandlot.host.tools.schemas import count, parameters, text
 from sandlot.model import LimitHit, TextBlock, Tool, ToolProblem, ToolTier, limits
+from sandlot.tools.contained.command import Command, ContainedTool, Ended, why_ended
+from sandlot.tools.outcome import Outcome
+from sandlot.tools.schemas import count, parameters, text
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}", re.ASCII)
 _ONCE = 'if command -v bash >/dev/null 2>&1; then exec bash -c "$1"; else exec sh -c "$1"; fi'

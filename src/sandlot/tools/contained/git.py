@@ -7,10 +7,10 @@ A word that git would take for an option is refused where a name is asked for, a
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sandlot.host.tools.contained.command import Command, ContainedTool, Ended, why_ended
-from sandlot.host.tools.outcome import Outcome
-from sandlot.host.tools.schemas import count, flag, parameters, text, texts
 from sandlot.model import TextBlock, Tool, ToolProblem, ToolTier, limits
+from sandlot.tools.contained.command import Command, ContainedTool, Ended, why_ended
+from sandlot.tools.outcome import Outcome
+from sandlot.tools.schemas import count, flag, parameters, text, texts
 
 _Plan = Callable[[Mapping[str, Any]], tuple[str, ...]]
 _GIT = ("git", "--no-pager", "-c", "color.ui=false", "-c", "core.quotePath=false", "-c", "advice.detachedHead=false")
