@@ -16,6 +16,7 @@ from sandlot.contracts.host import (
     Tools,
     Upkeep,
 )
+from sandlot.contracts.processes import Processes
 from sandlot.contracts.runtime import (
     Group,
     Guest,
@@ -60,6 +61,7 @@ __all__ = [
     "Points",
     "ProcessEnd",
     "ProcessSink",
+    "Processes",
     "Remains",
     "Runtime",
     "Sessions",

@@ -98,6 +98,22 @@ READY_TIMEOUT_S = 60.0  # for a start command to be ready, where its template do
 READY_TIMEOUT_S_MAX = 3600.0
 READY_CHARS_MAX = 1000  # of a path or a text that tells that it is
 
+PROCESSES_MAX = 256  # of one session that have not ended
+PROCESSES_KEPT = 256  # of one session that have ended, and whose logs can be read
+PROCESS_LOG_BYTES = 64 * MIB  # kept of each, both streams together
+PROCESS_LOG_BYTES_MIN = 64 * KIB
+PROCESS_LOG_BYTES_MAX = 64 * GIB
+RESTARTS = 5  # of a process whose policy is to be started again
+RESTARTS_MAX = 1_000_000
+BACKOFF_S = 0.5  # before the first of them
+BACKOFF_S_MAX = 3600.0
+BACKOFF_S_LONGEST = 60.0  # however often it failed, unless it asks for longer
+BACKOFF_FORGIVEN_S = 60.0  # a run of this length makes the restarts before it forgotten
+PORTS_MAX = 64  # exposed, of one session
+CONNECTIONS_MAX = 512  # through one exposed port at a time; who comes then is turned away
+CONNECT_DEADLINE_S = 5.0  # for whoever listens inside to take a connection
+HALF_CLOSED_S = 300.0  # without a byte, of a connection whose one side has ended
+
 TERMINATE_GRACE_S = 2.0  # between TERM and KILL
 KILL_DEADLINE_S = 10.0  # a guest that cannot end a command by then is itself at fault
 PAUSE_DRAIN_S_MAX = 3600.0  # for calls to end before a pause
