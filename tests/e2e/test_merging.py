@@ -17,6 +17,7 @@ from sandlot.model import DiffRequest, ForkRequest, RollbackRequest, SessionSpec
 from sandlot.wiring.embedded import build
 from tests.conftest import clean_up
 from tests.e2e.test_comparing import EDITS, WALK, changes, expected, python
+from tests.waiting import until
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(180)]
 
@@ -107,8 +108,10 @@ async def test_pruned_turns_give_back_their_layers(settings: Settings, data_dir:
         walks = await live(host, session_id, 5, 4 * AT)
         row = row_of(host, session_id)
         assert len(row) <= 1 + kept + 2 * AT
-        # Those that the two turns and the session stand on, and what waits to be used by the next.
-        assert len(layers_in(data_dir)) <= 3 * len(row), "layers that only pruned turns named are gone"
+        # Those that the two turns and the session stand on, and what waits to be used by the next. They go behind the
+        # answer of the turn that pruned.
+        gone = await until(lambda: len(layers_in(data_dir)) <= 3 * len(row))
+        assert gone, "layers that only pruned turns named are gone"
         assert await walk(host, session_id) == walks[str(4 * AT)]
 
 
