@@ -1,5 +1,6 @@
 """The verbs: protocols only."""
 
+from sandlot.contracts.code import Code, CodeStream
 from sandlot.contracts.environment import ExecutionEnvironment, OnProgress
 from sandlot.contracts.files import Files, FileStream, FoundStream, LineStream, TreeStream
 from sandlot.contracts.host import (
@@ -16,6 +17,7 @@ from sandlot.contracts.host import (
     Tools,
     Upkeep,
 )
+from sandlot.contracts.metrics import Metrics
 from sandlot.contracts.processes import Processes
 from sandlot.contracts.runtime import (
     Group,
@@ -32,12 +34,15 @@ from sandlot.contracts.runtime import (
     Tree,
 )
 from sandlot.contracts.storage import Notebook, Points, Remains, Shown, Storage, Taken, Volume, Volumes
+from sandlot.contracts.terminals import Terminals, TerminalStream
 from sandlot.contracts.tool_stream import ToolStream
 from sandlot.contracts.tools import CustomTool, FileSetting, ToolFiles, ToolSetting
 
 __all__ = [
     "CallStream",
     "Calls",
+    "Code",
+    "CodeStream",
     "CustomTool",
     "Events",
     "ExecutionEnvironment",
@@ -54,6 +59,7 @@ __all__ = [
     "KnownProcess",
     "LineStream",
     "Lockers",
+    "Metrics",
     "MountPlan",
     "Moving",
     "Notebook",
@@ -72,6 +78,8 @@ __all__ = [
     "Storage",
     "Taken",
     "Templates",
+    "TerminalStream",
+    "Terminals",
     "ToolFiles",
     "ToolSetting",
     "ToolStream",
