@@ -32,10 +32,13 @@ from sandlot.model import (
     SessionFilter,
     SessionSpec,
     SessionState,
+    Start,
+    TemplateImport,
     TemplateNotFound,
     TurnRequest,
     limits,
 )
+from tests.archives import busybox_members, tar
 from tests.conftest import run
 
 pytestmark = pytest.mark.root
@@ -299,3 +302,22 @@ def test_the_command_line_exports_imports_and_moves(settings: Settings, tmp_path
     wrong = cli(settings, "move", "two", "--storage", "nowhere")
     assert (wrong.returncode, b"nowhere" in wrong.stderr) == (2, True)
     assert cli(settings, "kill", "one", "two").returncode == 0
+
+
+async def test_a_session_on_a_template_of_ones_own_comes_back(host: SandboxHostService, tmp_path: Path) -> None:
+    """With what its template says, on the same host and by name."""
+    (tmp_path / "root.tar").write_bytes(tar(*busybox_members()))
+    made = TemplateImport(str(tmp_path / "root.tar"), "tiny:1", start=Start.of("sleep 1000", "running", 10.0))
+    async with host.make_template(made) as events:
+        assert [event async for event in events]
+    await host.create(SessionSpec("origin", template="tiny:1", envs={"KEY": "value"}))
+    assert (await run(host, CallRequest("origin", ("sh", "-ec", "echo one > one; chmod 600 one")))).exit_code == 0
+    await host.turn_complete(TurnRequest("origin"))
+    data = await export(host, "origin")
+    session = await host.import_session(ImportRequest("copy"), pieces(data))
+    assert (session.template, session.turn_count) == ("tiny:1", 1)
+    ran = await run(host, CallRequest("copy", ("sh", "-ec", "cat one; echo $KEY; stat -c %a one")))
+    assert ran.stdout == b"one\nvalue\n600\n"
+    await host.destroy("copy")
+    named = await host.import_session(ImportRequest("copy", template="tiny:1"), pieces(data))
+    assert (named.template, named.session_id) == ("tiny:1", "copy")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from sandlot import AsyncSandbox, Client
 from sandlot.config.settings import Settings
 from sandlot.host.service import SandboxHostService
 from sandlot.model import (
@@ -77,6 +78,15 @@ async def test_a_session_serves_when_it_is_handed_out(host: SandboxHostService, 
     assert [(call.call_id, call.state) for call in calls][:1] == [("start-1", CallState.RUNNING)]
     other = await host.create(SessionSpec(template="web:1", starts=False))
     assert (other.start_call, await said(host, other.session_id)) == (None, "")
+
+
+async def test_the_sdk_can_leave_it_out(settings: Settings, root: Path) -> None:
+    async with build(settings) as host:
+        await serve(host, root)
+    async with Client(data_dir=settings.data) as client:
+        for start, told in ((True, ["start-1"]), (False, [])):
+            async with await AsyncSandbox.create("web:1", start=start, client=client) as sandbox:
+                assert [call.call_id for call in await sandbox.commands.list()] == told
 
 
 async def test_a_line_of_its_output_says_that_it_is_ready(host: SandboxHostService, root: Path) -> None:

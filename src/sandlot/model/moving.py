@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from sandlot.model import limits
 from sandlot.model.ids import check_id, check_session_id
 from sandlot.model.session import AUTO
+from sandlot.model.template import check_template
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,5 +50,5 @@ class ImportRequest:
         for kind, name in (("storage", self.storage), ("runtime", self.runtime)):
             check_id(kind, name)
         if self.template is not None:
-            check_id("template", self.template)
+            check_template(self.template)
         limits.within("timeout_s", self.timeout_s, 0.001, limits.SESSION_LIFETIME_S_MAX)

@@ -116,6 +116,7 @@ class AsyncSandbox:
         snapshot: str | None = None,
         volumes: Mapping[str, str] | None = None,
         call_snapshots: bool = False,
+        start: bool = True,
         upload: str | os.PathLike[str] | None = None,
         git: str | None = None,
         request_id: str | None = None,
@@ -125,7 +126,8 @@ class AsyncSandbox:
         """A new sandbox, durable when this returns. After `timeout` seconds `on_expiry` is done, `destroy` or `pause`;
         after `idle_timeout` seconds of rest it is paused, and the next use wakes it. The workspace begins with the
         directory `upload`, without what git ignores, or a clone of `git`, PATH or PATH#REF. `volumes`: what is where,
-        `{"/cache": "name"}` or `"name:ro"`. A `request_id` given twice makes one sandbox. Raises SandlotError."""
+        `{"/cache": "name"}` or `"name:ro"`. With `start=False` what the template starts is left out. A `request_id`
+        given twice makes one sandbox. Raises SandlotError."""
         spec = SessionSpec(
             session_id=id,
             template=template,
@@ -144,6 +146,7 @@ class AsyncSandbox:
             ports=tuple(ports),
             mounts=_mounts(volumes),
             call_snapshots=call_snapshots,
+            starts=start,
             request_id=request_id,
         )
         return await cls._make(spec, client or default_client(), _start(upload, git, request_id), detach=detach)

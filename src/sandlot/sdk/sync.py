@@ -679,6 +679,7 @@ class Sandbox:
         snapshot: str | None = None,
         volumes: Mapping[str, str] | None = None,
         call_snapshots: bool = False,
+        start: bool = True,
         upload: str | os.PathLike[str] | None = None,
         git: str | None = None,
         request_id: str | None = None,
@@ -688,7 +689,8 @@ class Sandbox:
         """A new sandbox, durable when this returns. After `timeout` seconds `on_expiry` is done, `destroy` or `pause`;
         after `idle_timeout` seconds of rest it is paused, and the next use wakes it. The workspace begins with the
         directory `upload`, without what git ignores, or a clone of `git`, PATH or PATH#REF. `volumes`: what is where,
-        `{"/cache": "name"}` or `"name:ro"`. A `request_id` given twice makes one sandbox. Raises SandlotError."""
+        `{"/cache": "name"}` or `"name:ro"`. With `start=False` what the template starts is left out. A `request_id`
+        given twice makes one sandbox. Raises SandlotError."""
         return cls.of(
             (client or default_client()).portal.run(
                 AsyncSandbox.create(
@@ -715,6 +717,7 @@ class Sandbox:
                     snapshot=snapshot,
                     volumes=volumes,
                     call_snapshots=call_snapshots,
+                    start=start,
                     upload=upload,
                     git=git,
                     request_id=request_id,

@@ -27,6 +27,7 @@ from sandlot.model import (
     SnapshotKind,
     check_id,
     check_session_id,
+    check_template,
     limits,
 )
 
@@ -175,7 +176,7 @@ def _manifest(document: Mapping[str, object]) -> Manifest:
     return Manifest(
         session_id,
         _wishes(told),
-        check_id("template", _text(told, "template")),
+        check_template(_text(told, "template")),
         _text(told, "template_mark"),
         _text(told, "runtime"),
         _text(told, "storage"),
