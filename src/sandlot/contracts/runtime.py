@@ -208,6 +208,7 @@ class Group(Protocol):
 
 class Runtime(Protocol):
     name: str
+    warm_ups: int  # how many programs a new guest runs before it runs them as quickly as later
 
     @property
     def capabilities(self) -> frozenset[Capability]: ...

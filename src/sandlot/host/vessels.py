@@ -133,12 +133,14 @@ class Vessels:
         return vessel
 
     async def warm_up(self, vessel: Vessel) -> None:
-        """Run a program that does nothing: the first one in a root costs three times what the next ones do. How it
-        ends does not matter. Raises Unavailable, DeadlineExceeded."""
+        """Run a program that does nothing: the first one in a root costs three times what the next ones do, and a
+        kernel in user space has settled after some more. How it ends does not matter. Raises Unavailable,
+        DeadlineExceeded."""
         user = vessel.template.user or DEFAULT_USER if Capability.USERS in vessel.runtime.capabilities else ""
         plan = SpawnPlan(("true",), vessel.runtime.workspace(vessel.volume), {"PATH": "/usr/bin:/bin"}, user)
         assert vessel.guest is not None
-        await run_errand(vessel.guest, plan)
+        for _time in range(vessel.runtime.warm_ups):
+            await run_errand(vessel.guest, plan)
 
     async def discard(self, vessel: Vessel) -> None:
         """Undo, as far as it went. Shielded: an undo that is cancelled halfway would leave things behind."""

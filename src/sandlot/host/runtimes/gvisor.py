@@ -72,6 +72,7 @@ class Found:
 
 class GvisorRuntime:
     name = "gvisor"
+    warm_ups = 4
 
     def __init__(self, keeper: Keeper, data: Path, program: str, platform: str, preload: Path) -> None:
         """`program`: of runsc, a path or a name to look for; `platform`: one of its own, or `auto`."""

@@ -28,6 +28,7 @@ _ALWAYS = frozenset(
 
 class NamespacesRuntime:
     name = "namespaces"
+    warm_ups = 1
 
     def __init__(self, keeper: Keeper, data: Path) -> None:
         self._keeper = keeper

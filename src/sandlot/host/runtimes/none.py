@@ -22,6 +22,7 @@ from sandlot.model import Capability, CapabilityNotSupported, Probe, Resources, 
 
 class NoRuntime:
     name = "none"
+    warm_ups = 1
 
     def __init__(self, keeper: Keeper, data: Path) -> None:
         self._keeper = keeper
