@@ -20,7 +20,10 @@ AXES = ["host/storage", "host/runtimes"]
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 # What may be longer, and why: "src/sandlot/x.py" for a file, "src/sandlot/x.py:name" for a function.
-EXEMPT: dict[str, str] = {"src/sandlot/sdk/sync.py": "generated, from files that are short"}
+EXEMPT: dict[str, str] = {
+    "src/sandlot/sdk/sync.py": "generated, from files that are short",
+    "src/sandlot/sdk/sync.py:create": "generated, from a function that is short: every parameter comes twice",
+}
 
 PACKAGE_INDEX = re.compile(r"https?://[^\s\"']*(?:pypi|pythonhosted|devpi|/simple\b)", re.IGNORECASE)
 HOME = re.compile(r"(?<![\w.$}-])/(?:(?:home|Users)/[a-z][\w-]*|root/\.?\w+)")
