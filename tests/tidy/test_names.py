@@ -21,6 +21,7 @@ FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 # What may be longer, and why: "src/sandlot/x.py" for a file, "src/sandlot/x.py:name" for a function.
 EXEMPT: dict[str, str] = {
+    "src/sandlot/model/__init__.py": "a list of names, one a line",
     "src/sandlot/sdk/sync.py": "generated, from files that are short",
     "src/sandlot/sdk/sync.py:create": "generated, from a function that is short: every parameter comes twice",
 }

@@ -5,16 +5,14 @@ import os
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from functools import partial
 
-from sandlot.contracts.host import CallStream, ExportStream
+from sandlot.contracts.host import ExportStream
 from sandlot.contracts.storage import Storage
 from sandlot.contracts.tool_stream import ToolStream
 from sandlot.host.asides import Asides
 from sandlot.host.audit import Auditor
 from sandlot.host.background import Background
-from sandlot.host.call_snapshots import CallSnapshot, SnapshottedStream, TakenSnapshot
-from sandlot.host.call_streams import LiveStream, RecordedStream
+from sandlot.host.call_verbs import CallVerbs
 from sandlot.host.choices import Choices, session_capabilities
 from sandlot.host.duties import Duties
 from sandlot.host.events import Events
@@ -23,17 +21,14 @@ from sandlot.host.file_verbs import FileVerbs
 from sandlot.host.forks import Forks
 from sandlot.host.health import HealthMonitor
 from sandlot.host.importing import Importing
-from sandlot.host.journal import CallRow
 from sandlot.host.lifecycle import Lifecycle
 from sandlot.host.lock import DataDirectoryLock
 from sandlot.host.lockers import Lockers
 from sandlot.host.moving import Moving
 from sandlot.host.notes import REBUILD
-from sandlot.host.output import OutputLog
 from sandlot.host.parts import HostParts, HostSettings
 from sandlot.host.pausing import Pausing
 from sandlot.host.recovery import Recovery
-from sandlot.host.session import Session
 from sandlot.host.sleeping import Sleeping
 from sandlot.host.template_verbs import Templates
 from sandlot.host.tool_calls import ToolCalls
@@ -41,10 +36,6 @@ from sandlot.host.tool_rows import ToolRows
 from sandlot.host.turns import Turns
 from sandlot.model import (
     Audit,
-    CallNotFound,
-    CallRecord,
-    CallRequest,
-    CallState,
     Capability,
     Change,
     DiffRequest,
@@ -76,8 +67,6 @@ from sandlot.model import (
     TurnRequest,
     Unavailable,
     check_id,
-    limits,
-    refusal,
 )
 
 _CLOSE_PATIENCE_S = 5.0
@@ -127,6 +116,10 @@ class SandboxHostService:
         self._turns = Turns(
             self._lifecycle, parts, self._background, sleeping, settings.turns_kept, settings.snapshot_prefix
         )
+        calls = CallVerbs(
+            self._lifecycle.find, self._duties.ready, self._lifecycle.check_open, parts.journal, self._turns
+        )
+        self.call, self.attach, self.calls = calls.call, calls.attach, calls.calls
         self._tools = tools = ToolCalls(self, self._lifecycle.find, ToolRows(parts.journal), self._turns)
         self.tools, self.cancel_tool, self.add_tools = tools.catalogue, tools.cancel, tools.add
         self._moving = Moving(self._lifecycle, parts, self._choices, self._outputs)
@@ -300,88 +293,6 @@ class SandboxHostService:
         told = await self._recovery.recover(session_id)
         await self._files.put_right()
         return told
-
-    # ---- calls -------------------------------------------------------------------------------------------------
-
-    @asynccontextmanager
-    async def call(self, request: CallRequest) -> AsyncGenerator[CallStream]:
-        session = self._lifecycle.find(request.session_id)
-        known = await self._known_call(session, request.call_id)
-        if known is not None:
-            yield known
-            return
-        if not session.gate.is_open or session.row.state is SessionState.PAUSED:
-            await self._duties.ready(session)
-        self._lifecycle.check_open()  # while it waited the engine may have left; nobody would hear of its end
-        live = session.start_call(request)
-        live.is_attended = not request.detach
-        try:
-            stream = LiveStream(live)
-            if session.call_snapshots and not request.detach:
-                call_id = live.ticket.call_id
-                take = partial(self._turns.snapshot_call, session, call_id)
-                taking = CallSnapshot(session.call_takes, call_id, take)
-                try:
-                    yield SnapshottedStream(stream, taking)
-                finally:
-                    taking.give_up()
-            else:
-                yield stream
-        finally:
-            live.is_attended = False
-            if not request.detach and live.result is None and live.lost is None and not live.is_left:
-                live.kill()
-                # In a paused session it ends when that is resumed.
-                with suppress(SandlotError, TimeoutError):
-                    async with asyncio.timeout(0 if live.is_held else limits.KILL_DEADLINE_S):
-                        await live.wait()
-
-    @asynccontextmanager
-    async def attach(self, session_id: str, call_id: str) -> AsyncGenerator[CallStream]:
-        yield await self._attach(self._lifecycle.find(session_id), call_id)
-
-    async def calls(self, session_id: str) -> Sequence[CallRecord]:
-        session = self._lifecycle.find(session_id)
-        return await session.calls()
-
-    async def _known_call(self, session: Session, call_id: str | None) -> CallStream | None:
-        if call_id is None:
-            return None
-        with suppress(CallNotFound):
-            return await self._attach(session, call_id)
-        # While we looked, another request with the same id may have begun it: one of them runs it, all attach.
-        live = session.live.get(call_id)
-        return self._with_snapshot(session, LiveStream(live)) if live else None
-
-    async def _attach(self, session: Session, call_id: str) -> CallStream:
-        return self._with_snapshot(session, await self._find_call(session, call_id))
-
-    def _with_snapshot(self, session: Session, stream: CallStream) -> CallStream:
-        """A call that is read again is told with its snapshot, too."""
-        if not session.call_snapshots:
-            return stream
-        taking = session.call_takes.get(stream.call_id)
-        return SnapshottedStream(stream, taking or TakenSnapshot(session.snapshots, stream.call_id))
-
-    async def _find_call(self, session: Session, call_id: str) -> CallStream:
-        live = session.live.get(call_id)
-        if live is not None:
-            return LiveStream(live)
-        row = await self._journal.find_call(session.row.session_id, call_id)
-        if row is not None and row.record.state is CallState.RUNNING and not session.is_heard:
-            raise refusal(session.row.session_id, SessionState.PAUSED, "what runs in it cannot be read yet")
-        if row is None:
-            raise CallNotFound(f"session {session.row.session_id} has no call {call_id}", call_id=call_id)
-        return RecordedStream(row.record.result, await self._recorded_log(session, row), call_id)
-
-    async def _recorded_log(self, session: Session, row: CallRow) -> OutputLog:
-        log = OutputLog(partial(session.output_path, row.process_id))
-        if row.output is not None:
-            log.restore(row.output)
-        elif row.record.state is not CallState.RUNNING:
-            await asyncio.to_thread(log.restore)
-            log.close()
-        return log
 
     # ---- tools -------------------------------------------------------------------------------------------------
 
