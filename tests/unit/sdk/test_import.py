@@ -9,7 +9,8 @@ import pytest
 BANNED = {
     *("_ctypes", "asyncio", "concurrent.futures", "ctypes", "fcntl", "grp", "logging", "pty", "pwd", "resource"),
     *("selectors", "socket", "sqlite3", "ssl", "subprocess", "termios", "tty", "uvloop"),
-    *("sandlot.cli", "sandlot.host", "sandlot.wiring", "sandlot.sdk.portal", "sandlot.sdk.engines"),
+    *("sandlot.cli", "sandlot.host", "sandlot.wiring", "sandlot.sdk.portal", "sandlot.sdk.engines", "sandlot.rpc"),
+    *("connectrpc", "httptools", "hypercorn", "opentelemetry", "prometheus_client", "protobuf", "pyqwest", "uvicorn"),
 }
 
 QUIET = """
