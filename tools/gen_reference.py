@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sandlot.cli.main import EXIT_DEFECT, EXIT_SANDBOX
 from sandlot.cli.parser import EXIT_USAGE, Parser, make_parser
-from sandlot.config.settings import VARIABLES
+from sandlot.config.variables import VARIABLES
 from sandlot.model import ERRORS, SandlotError, errors, limits
 
 ROOT = Path(__file__).parents[1]
@@ -211,7 +211,9 @@ def configuration_page() -> list[str]:
         "",
         NOTE,
         "",
-        "Everything is read once, from the environment. Wrong values are all told of at once, before anything starts.",
+        "Everything is read once, from the environment and from the file that `SANDLOT_CONFIG` names. There a setting",
+        "is called as its variable, in small letters and without `SANDLOT_`. Wrong values are all told of at once,",
+        "before anything starts.",
         "",
         "| variable | meaning | default |",
         "|---|---|---|",

@@ -125,3 +125,10 @@ async def test_turns_tell_their_space(host: SandboxHostService) -> None:
     small, large = [turn.space_bytes or 0 for turn in await host.turns(session_id)]
     assert 1 << 20 <= small < 3 << 20
     assert 4 << 20 <= large < 6 << 20
+
+
+async def test_a_host_can_want_them_for_every_session(settings: Settings) -> None:
+    async with build(replace(settings, call_snapshots=True)) as host:
+        session_id = (await host.create(SessionSpec())).session_id
+        assert (await sh(host, session_id, "echo 1 > a", "one")).result.snapshot == "call-one"
+        await clean_up(host)

@@ -7,7 +7,7 @@ import pickle
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -379,3 +379,16 @@ async def test_who_leaves_early_cancels_and_what_became_of_it_is_not_guessed(too
     assert own.ended == ["left"]
     with pytest.raises(Unavailable, match="not known"):
         await tools.call("own", call_id="left", how="well")
+
+
+async def test_a_host_bounds_what_a_tool_may_take(settings: Settings) -> None:
+    async with build(replace(settings, tool_timeout_s=0.5)) as host:
+        session = await host.create(SessionSpec(runtime="none"))
+        tools = Tools(host, session.session_id)
+        for result in (
+            await tools.call("bash", cmd="sleep 60", timeout_ms=60_000),
+            await tools.call("bash", timeout_s=60, cmd="sleep 60"),
+        ):
+            assert result.is_error
+            assert "0.5 s" in result.text
+        await clean_up(host)

@@ -270,6 +270,8 @@ class Lifecycle:
         storage = await self._choices.storage(source.row.storage if source else spec.storage, disk_bytes)
         have = session_capabilities(runtime, storage)
         check_wishes(spec, have)
+        if self._settings.call_snapshots and Capability.SNAPSHOTS in have:
+            spec = replace(spec, call_snapshots=True)
         resources, unlimited = grant(spec.resources, self._settings.resources, have)
         self._admission.expect(session_id, resources, self._held())
         source, start = find_source(self.find, spec)  # again: it may have gone meanwhile

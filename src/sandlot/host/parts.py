@@ -30,6 +30,8 @@ class HostSettings:
     health_interval_s: float = limits.HEALTH_INTERVAL_S
     shutdown_timeout_s: float = limits.SHUTDOWN_TIMEOUT_S
     pause_drain_s: float = 0.0
+    tool_timeout_s: float = 0.0  # the most that a tool may take; 0: what its call says
+    call_snapshots: bool = False  # also of sessions that do not ask
     mounts: tuple[AllowedMount, ...] = ()  # directories of the machine that sessions may have
 
 

@@ -120,7 +120,9 @@ class SandboxHostService:
             self._lifecycle.find, self._duties.ready, self._lifecycle.check_open, parts.journal, self._turns
         )
         self.call, self.attach, self.calls = calls.call, calls.attach, calls.calls
-        self._tools = tools = ToolCalls(self, self._lifecycle.find, ToolRows(parts.journal), self._turns)
+        self._tools = tools = ToolCalls(
+            self, self._lifecycle.find, ToolRows(parts.journal), self._turns, settings.tool_timeout_s
+        )
         self.tools, self.cancel_tool, self.add_tools = tools.catalogue, tools.cancel, tools.add
         self._moving = Moving(self._lifecycle, parts, self._choices, self._outputs)
         self._exporting = Exporting(self._lifecycle, parts)

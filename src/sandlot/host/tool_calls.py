@@ -158,8 +158,11 @@ class _ContainedStream:
 
 
 class ToolCalls:
-    def __init__(self, host: Host, find: Callable[[str], Session], rows: ToolRows, turns: Turns) -> None:
+    def __init__(
+        self, host: Host, find: Callable[[str], Session], rows: ToolRows, turns: Turns, timeout_s_max: float
+    ) -> None:
         self._host = host
+        self._timeout_s_max = timeout_s_max or limits.CALL_TIMEOUT_S_MAX
         self._find = find
         self._rows = rows
         self._turns = turns
@@ -210,7 +213,7 @@ class ToolCalls:
         arguments = check_arguments(request.tool, entry.tool.parameters, request.arguments)
         if isinstance(entry, ContainedTool):
             command = entry.plan(arguments)
-            return self._contained(session, entry, command, _call(command, request))
+            return self._contained(session, entry, command, _call(command, request, self._timeout_s_max))
         return self._attending(self._begin(session, entry, request, arguments))
 
     @asynccontextmanager
@@ -321,7 +324,7 @@ class ToolCalls:
         if once and not await self._rows.start(session, number, setting.call_id, started, words):
             return await self._done_meanwhile(session, setting.call_id)
         try:
-            outcome = await self._outcome(session, entry, request.timeout_s, setting, arguments)
+            outcome = await self._outcome(session, entry, self._allowed(request), setting, arguments)
         except asyncio.CancelledError:
             if not doing.is_cancelled:
                 raise
@@ -346,16 +349,19 @@ class ToolCalls:
             raise _taken(call_id)
         return await self._told(session, row)
 
+    def _allowed(self, request: ToolRequest) -> float:
+        return min(request.timeout_s or limits.TOOL_TIMEOUT_S, self._timeout_s_max)
+
     async def _outcome(
         self,
         session: Session,
         entry: DirectTool[ToolSetting],
-        timeout_s: float | None,
+        timeout_s: float,
         setting: ToolSetting,
         arguments: Mapping[str, Any],
     ) -> Outcome:
         try:
-            async with asyncio.timeout(timeout_s or limits.TOOL_TIMEOUT_S):
+            async with asyncio.timeout(timeout_s):
                 if not entry.tool.changes:
                     return await entry.run(setting, arguments)
                 async with self._alone.setdefault(session, asyncio.Lock()):
@@ -365,7 +371,7 @@ class ToolCalls:
         except DeadlineExceeded:  # is a TimeoutError too, but of what is below the tool
             raise
         except TimeoutError:
-            return Outcome.of_timeout(timeout_s or limits.TOOL_TIMEOUT_S)
+            return Outcome.of_timeout(timeout_s)
         except ANSWERS as error:
             return Outcome.of_answer(error)
 
@@ -374,9 +380,9 @@ def _taken(call_id: str) -> Conflict:
     return Conflict(f"call {call_id} is a command", next_step="give the tool's call an id of its own", call_id=call_id)
 
 
-def _call(command: Command, request: ToolRequest) -> CallRequest:
+def _call(command: Command, request: ToolRequest, timeout_s_max: float) -> CallRequest:
     """Raises ToolProblem."""
-    timeout_s = command.timeout_s if request.timeout_s is None else min(command.timeout_s, request.timeout_s)
+    timeout_s = min(command.timeout_s, timeout_s_max if request.timeout_s is None else request.timeout_s, timeout_s_max)
     try:
         return CallRequest(
             request.session_id,

@@ -132,6 +132,14 @@ CODE_INTERRUPT_S = 5.0  # for a run to end when it is interrupted, before its co
 SAMPLE_INTERVAL_S = 5.0
 SAMPLES_KEPT = 720  # of one hour
 
+SERVER_CONNECTIONS_MAX = 12_000  # of one server, all of its addresses together
+SERVER_CONNECTIONS_MAX_MAX = 1_000_000
+HEADER_BYTES_MAX = 64 * KIB  # of the head of one request
+HEADER_TIMEOUT_S = 10.0  # for it to come
+KEEP_ALIVE_S = 75.0  # that a connection stays open between two requests
+DRAIN_S = 10.0  # for requests under way, when a server is asked to stop
+TAKE_OVER_S = 2.0  # for another program to hold a data directory whose engine has ended
+
 TERMINATE_GRACE_S = 2.0  # between TERM and KILL
 KILL_DEADLINE_S = 10.0  # a guest that cannot end a command by then is itself at fault
 PAUSE_DRAIN_S_MAX = 3600.0  # for calls to end before a pause

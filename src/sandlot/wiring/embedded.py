@@ -40,6 +40,8 @@ def build(settings: Settings, progress: Callable[[int], None] | None = None) -> 
             health_interval_s=settings.health_interval_s,
             shutdown_timeout_s=settings.shutdown_timeout_s,
             pause_drain_s=settings.pause_drain_s,
+            tool_timeout_s=settings.tool_timeout_s,
+            call_snapshots=settings.call_snapshots,
             mounts=settings.mounts,
         ),
         HostParts(

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sandlot.config.settings import VARIABLES, load
+from sandlot.config.settings import load
+from sandlot.config.variables import VARIABLES
 from sandlot.model import AUTO, InvalidArgument, Resources, limits
 
 
