@@ -48,14 +48,15 @@ class _Level:
     inode: int = 0
 
 
-def empty(above: int, name: str, *, ours: bool = False) -> Generator[None]:
-    """Remove all that is in a directory, and leave it. `ours`: all of it is ours, whatever its modes say."""
+def empty(above: int, name: str, *, ours: bool = False, shorten: bool = False) -> Generator[None]:
+    """Remove all that is in a directory, and leave it. `ours`: all of it is ours, whatever its modes say; `shorten`:
+    files that someone has open hold nothing any more."""
     here = _enter(above, name, ours=ours)
     pace = itertools.count(1)
     levels: list[_Level] = []
     remembered = 0
     try:
-        levels.append((yield from _clear(here, _REMEMBERED_MAX, pace)))
+        levels.append((yield from _clear(here, _REMEMBERED_MAX, pace, shorten)))
         remembered = len(levels[0].below)
         while True:
             level = levels[-1]
@@ -70,10 +71,10 @@ def empty(above: int, name: str, *, ours: bool = False) -> Generator[None]:
                     continue
                 os.close(here)
                 here = inner
-                levels.append((yield from _clear(here, _REMEMBERED_MAX - remembered, pace)))
+                levels.append((yield from _clear(here, _REMEMBERED_MAX - remembered, pace, shorten)))
                 remembered += len(levels[-1].below)
             elif not level.seen:
-                levels[-1] = yield from _clear(here, _REMEMBERED_MAX - remembered, pace)
+                levels[-1] = yield from _clear(here, _REMEMBERED_MAX - remembered, pace, shorten)
                 remembered += len(levels[-1].below)
             elif len(levels) > 1:
                 levels.pop()
@@ -88,7 +89,7 @@ def empty(above: int, name: str, *, ours: bool = False) -> Generator[None]:
         os.close(here)
 
 
-def _clear(here: int, room: int, pace: "itertools.count[int]") -> Generator[None, None, _Level]:
+def _clear(here: int, room: int, pace: "itertools.count[int]", shorten: bool) -> Generator[None, None, _Level]:
     """Remove the files of a directory; tell of the directories in it, of as many as there is room for, and of one."""
     below: list[str] = []
     with os.scandir(here) as entries:
@@ -97,12 +98,23 @@ def _clear(here: int, room: int, pace: "itertools.count[int]") -> Generator[None
                 yield
             if not entry.is_dir(follow_symlinks=False):
                 with suppress(FileNotFoundError):
+                    if shorten:
+                        _shorten(here, entry.name)
                     os.unlink(entry.name, dir_fd=here)
             elif len(below) < max(room, 1):
                 below.append(entry.name)
             else:
                 return _Level(below, seen=False)
     return _Level(below, seen=True)
+
+
+def _shorten(here: int, name: str) -> None:
+    found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
+    try:
+        if stat.S_ISREG(os.fstat(found).st_mode):
+            os.truncate(f"/proc/self/fd/{found}", 0)
+    finally:
+        os.close(found)
 
 
 def _open_above(here: int, level: _Level) -> int:

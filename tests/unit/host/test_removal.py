@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sandlot.host.removal import remove_tree
+from sandlot.host.removal import empty, remove_tree
 
 
 def nest(folder: Path, depth: int) -> None:
@@ -58,3 +58,21 @@ def test_a_file_and_a_link(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(FileNotFoundError):
         remove_tree(tmp_path / "file")
+
+
+def test_files_that_someone_has_open_hold_nothing_any_more(tmp_path: Path) -> None:
+    """What is outside, and is only linked to, keeps its content."""
+    top, other = tmp_path / "top", tmp_path / "other"
+    (top / "d").mkdir(parents=True)
+    other.write_text("kept")
+    (top / "d" / "link").symlink_to(other)
+    os.mkfifo(top / "d" / "pipe")
+    (top / "d" / "file").write_text("x" * 1000)
+    above = os.open(top, os.O_PATH | os.O_DIRECTORY)
+    with (top / "d" / "file").open() as still_open:
+        for _pause in empty(above, ".", shorten=True):
+            pass
+        assert os.fstat(still_open.fileno()).st_size == 0
+    os.close(above)
+    assert list(top.iterdir()) == []
+    assert other.read_text() == "kept"

@@ -15,13 +15,14 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from sandlot.contracts.storage import Shown, Taken, Volume
-from sandlot.host.storage import btrfs_kernel, lacks
+from sandlot.host.storage import btrfs_emptying, btrfs_kernel, lacks
 from sandlot.host.storage.btrfs_changes import Family
+from sandlot.host.storage.btrfs_names import group_of, new_id, state_text, subvolume_of
 from sandlot.host.storage.btrfs_place import BtrfsPlace, has_program
 from sandlot.host.storage.canonical import CANONICAL_ID
 from sandlot.model import (
@@ -45,6 +46,7 @@ _GROUP_MARK, _GROUP_BITS = 0x5A1D, 32  # groups of ours, among those of others o
 # aside meanwhile; and what snapshots may take. Within the limit: what is left where the kernel refuses a page.
 _ROOT_BYTES, _SNAPSHOTS_BYTES, _FULL_BYTES = 512 << 10, 256 << 10, 128 << 10
 _FREE_AFTER_S = 0.1
+_SOON_FREED_PAUSES_S = (0.03, 0.05, 0.1)
 _FREED_PAUSES_S = (0.03, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1.0, 1.0)
 _LOOK = "see `sandlot health`, and that its disk is there and has room"
 _T = TypeVar("_T")
@@ -159,8 +161,8 @@ class BtrfsStorage:
 
     async def create(self, name: str, point: str = "", disk_bytes: int | None = None) -> Volume:
         check_id("volume", name)
-        source = _subvolume(point) if point else ""
-        made = _new_id("s-") if point else name  # one that begins empty is known by its name: see `open`
+        source = subvolume_of(point) if point else ""
+        made = new_id("s-") if point else name  # one that begins empty is known by its name: see `open`
         if made in self._due:
             await self.sweep()  # the name of what was released is free
         group = 0
@@ -175,7 +177,7 @@ class BtrfsStorage:
             raise self._lost("the snapshot is gone") from None
         except OSError as error:
             raise self._trouble(f"volume {name} cannot be made", error) from error
-        return self._use(name, _text(made, group))
+        return self._use(name, state_text(made, group))
 
     def _create(self, made: str, source: str, group: int, disk_bytes: int | None) -> None:
         folder = self._place.volumes
@@ -191,13 +193,13 @@ class BtrfsStorage:
             _fill(folder / made)
 
     async def open(self, name: str, state: str) -> Volume:
-        subvolume = _subvolume(state)
+        subvolume = subvolume_of(state)
         path = self._place.volumes / subvolume
         if not (path / "w").is_dir() and subvolume == name and not self._place.is_fresh:
             # The machine lost power before an empty volume reached the disk; all that it was to hold went with it.
             _log.warning("volume %s is not on the disk; it begins empty", name)
             try:
-                await self._kernel(self._make_again, subvolume, _group(state))
+                await self._kernel(self._make_again, subvolume, group_of(state))
             except OSError as error:
                 raise self._trouble(f"volume {name} cannot be made", error) from error
         if not (path / "u").is_dir():
@@ -213,7 +215,7 @@ class BtrfsStorage:
         _fill(folder / subvolume)
 
     async def limit(self, volume: Volume, disk_bytes: int | None) -> None:
-        group = _group(volume.state)
+        group = group_of(volume.state)
         if not group:
             raise Unavailable("the volume was made without a quota group", volume=volume.name)
         try:
@@ -223,7 +225,7 @@ class BtrfsStorage:
 
     @contextlib.asynccontextmanager
     async def roomy(self, volume: Volume) -> AsyncGenerator[None]:
-        group = _group(volume.state)
+        group = group_of(volume.state)
         try:
             most = await self._kernel(self._place.limit, group) if group else None
             if most is not None:
@@ -238,7 +240,7 @@ class BtrfsStorage:
                 await self.limit(volume, most)
 
     def is_full(self, volume: Volume) -> bool:
-        group = _group(volume.state)
+        group = group_of(volume.state)
         try:
             most = self._place.limit(group) if group else None
             return most is not None and self._place.used(group) > most - _FULL_BYTES
@@ -246,9 +248,9 @@ class BtrfsStorage:
             return False
 
     def _use(self, name: str, state: str) -> Volume:
-        subvolume = _subvolume(state)
+        subvolume = subvolume_of(state)
         self._needed.add(subvolume)
-        self._groups[subvolume] = _group(state)
+        self._groups[subvolume] = group_of(state)
         return Volume(name, self._place.volumes / subvolume, (), state)
 
     def _lost(self, what: str) -> NotFound | Unavailable:
@@ -267,9 +269,9 @@ class BtrfsStorage:
 
     async def snapshot(self, volume: Volume, *, alone: bool) -> Taken:
         del alone  # it is one moment all the same
-        point = _new_id("p-")
+        point = new_id("p-")
         try:
-            if not await self._take(volume.path.name, point, _group(volume.state), read_only=True):
+            if not await self._take(volume.path.name, point, group_of(volume.state), read_only=True):
                 raise LimitReached(
                     "the session has reached its disk limit", next_step="delete snapshots or files", limit="disk_bytes"
                 )
@@ -279,14 +281,14 @@ class BtrfsStorage:
         return Taken(point, volume, is_on_disk=True)
 
     async def restore(self, volume: Volume, point: str) -> Volume:
-        fresh, group = _new_id("s-"), _group(volume.state)
+        fresh, group = new_id("s-"), group_of(volume.state)
         try:
-            await self._take(_subvolume(point), fresh, group, read_only=False)
+            await self._take(subvolume_of(point), fresh, group, read_only=False)
         except FileNotFoundError:
             raise self._lost("the snapshot is missing") from None
         except OSError as error:
             raise self._trouble("the snapshot cannot be restored", error) from error
-        return self._use(volume.name, _text(fresh, group))
+        return self._use(volume.name, state_text(fresh, group))
 
     async def _take(self, source: str, made: str, group: int, *, read_only: bool) -> bool:
         """The kernel lets a snapshot begin beyond the limit, with a few pages each time; so many would be too many. Of
@@ -307,9 +309,9 @@ class BtrfsStorage:
         btrfs_kernel.take_snapshot(folder / source, folder, made, group, read_only=read_only)
         return True
 
-    async def _make_room(self, group: int, beyond: int) -> bool:
+    async def _make_room(self, group: int, beyond: int, pauses_s: Sequence[float] = _FREED_PAUSES_S) -> bool:
         """Wait a moment for what was destroyed, until no more than that is used beyond the limit. Raises OSError."""
-        for number, pause_s in enumerate(_FREED_PAUSES_S):
+        for number, pause_s in enumerate(pauses_s):
             if not await self._kernel(self._is_over, group, beyond):
                 return True
             if number == 0:
@@ -326,7 +328,7 @@ class BtrfsStorage:
     async def showing(self, old: str | None, new: str) -> AsyncGenerator[Shown]:
         folder = self._place.volumes
         if old is None:
-            source = await asyncio.to_thread(self._family.began_with, folder, _subvolume(new))
+            source = await asyncio.to_thread(self._family.began_with, folder, subvolume_of(new))
             old = source if source in self._needed else None
         with self.holding(old or "", new):
             after = self._upper(new)
@@ -335,11 +337,11 @@ class BtrfsStorage:
             if old is not None:
                 if not new.startswith("p-"):
                     await self.sync()  # what the kernel has not written yet is not in its trees
-                places = await asyncio.to_thread(self._family.places, folder, _subvolume(old), _subvolume(new), "u")
+                places = await asyncio.to_thread(self._family.places, folder, subvolume_of(old), subvolume_of(new), "u")
             yield Shown(before, after, (*before, *after), places)
 
     def _upper(self, text: str) -> tuple[Path, ...]:
-        path = self._place.volumes / _subvolume(text) / "u"
+        path = self._place.volumes / subvolume_of(text) / "u"
         if not path.is_dir():
             raise NotFound("the snapshot is gone")
         return (path,)
@@ -356,20 +358,33 @@ class BtrfsStorage:
     # ---- what is left ------------------------------------------------------------------------------------------
 
     async def release(self, *needless: str) -> None:
-        for text in filter(None, needless):
-            self._needed.discard(_subvolume(text))
-            self._groups.pop(_subvolume(text), None)
-            if group := _group(text):
-                self._groups_due.add(group)
-            self._discard_needless(_subvolume(text))
-        # Who goes back because nothing fits any more expects room.
-        for group in {_group(text) for text in needless if text} & set(self._groups.values()) - {0}:
-            with contextlib.suppress(OSError, SandlotError):
-                await self._make_room(group, -_ROOT_BYTES)
+        texts = [text for text in needless if text]
+        states = [subvolume_of(text) for text in texts if group_of(text)]
+        with btrfs_emptying.held(self._place.volumes, states) as open_ones:
+            for text in texts:
+                self._needed.discard(subvolume_of(text))
+                self._groups.pop(subvolume_of(text), None)
+                if group := group_of(text):
+                    self._groups_due.add(group)
+                self._discard_needless(subvolume_of(text))
+            # Who goes back because nothing fits any more expects room.
+            for group in {group_of(text) for text in texts} & set(self._groups.values()) - {0}:
+                with contextlib.suppress(OSError, SandlotError):
+                    await self._give_back(group, open_ones)
+
+    async def _give_back(self, group: int, open_ones: Mapping[str, int]) -> None:
+        """Files that something outside still has open, as gVisor has, are emptied by hand. Raises OSError."""
+        if await self._make_room(group, -_ROOT_BYTES, _SOON_FREED_PAUSES_S):
+            return
+        gone = [fd for name, fd in open_ones.items() if name not in self._due and not self._is_needed(name)]
+        if gone and (most := await self._kernel(self._place.limit, group)) is not None:
+            room = max(most, self._place.held(group)) + _ROOT_BYTES
+            await self._kernel(btrfs_emptying.empty, self._place.volumes, gone, group, room, most)
+        await self._make_room(group, -_ROOT_BYTES)
 
     @contextlib.contextmanager
     def holding(self, *texts: str) -> Generator[None]:
-        names = [_subvolume(text) for text in texts if text]
+        names = [subvolume_of(text) for text in texts if text]
         self._held.update(names)
         try:
             yield
@@ -389,7 +404,7 @@ class BtrfsStorage:
                 del self._sizes[key]
 
     async def settle(self, points: Iterable[str]) -> None:
-        self._needed.update(map(_subvolume, points))
+        self._needed.update(map(subvolume_of, points))
         self._due.update(name for name in await self._names() if not self._is_needed(name))
         self._groups_due.update(group for group in self._place.groups() if group >> _GROUP_BITS == _GROUP_MARK)
 
@@ -401,11 +416,11 @@ class BtrfsStorage:
         return sorted(name for name in found if _OURS.fullmatch(name))
 
     async def missing(self, text: str) -> Sequence[str]:
-        name = _subvolume(text)
+        name = subvolume_of(text)
         return [] if (self._place.volumes / name / "u").is_dir() else [name]
 
     async def strays(self, needed: Iterable[str]) -> Sequence[str]:
-        known = {_subvolume(text) for text in needed if text} | self._due  # which goes with the next sweep
+        known = {subvolume_of(text) for text in needed if text} | self._due  # which goes with the next sweep
         return [name for name in await self._names() if name not in known and not self._is_needed(name)]
 
     async def remove_stray(self, name: str) -> None:
@@ -460,7 +475,7 @@ class BtrfsStorage:
         if (known := self._sizes.get(key)) is not None:
             return known
         try:
-            if (group := _group(text)) and not without and not await self.missing(text):
+            if (group := group_of(text)) and not without and not await self.missing(text):
                 return await asyncio.to_thread(self._place.used, group)
             size = await asyncio.to_thread(self._measure, text, without)
         except OSError as error:
@@ -471,8 +486,8 @@ class BtrfsStorage:
 
     def _measure(self, text: str, without: str) -> int:
         folder = self._place.volumes
-        since = btrfs_kernel.describe(folder / _subvolume(without)).made_at if without else 0
-        return btrfs_kernel.data_bytes(folder / _subvolume(text), since)
+        since = btrfs_kernel.describe(folder / subvolume_of(without)).made_at if without else 0
+        return btrfs_kernel.data_bytes(folder / subvolume_of(text), since)
 
 
 def _fill(path: Path) -> None:
@@ -481,20 +496,3 @@ def _fill(path: Path) -> None:
     # The upper's own owner is the owner of `/` inside.
     os.chown(path / "u", CANONICAL_ID, CANONICAL_ID)
     (path / "w").mkdir(mode=0o755, exist_ok=True)
-
-
-def _subvolume(text: str) -> str:
-    """Checked: the text comes from the journal, and becomes a path."""
-    return check_id("volume", text.partition(":")[0])
-
-
-def _text(subvolume: str, group: int) -> str:
-    return f"{subvolume}:{group:x}" if group else subvolume
-
-
-def _group(text: str) -> int:
-    return int(text.partition(":")[2] or "0", 16)
-
-
-def _new_id(prefix: str) -> str:
-    return prefix + os.urandom(8).hex()
