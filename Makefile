@@ -52,8 +52,9 @@ conform: setup ## hold the runtimes and storages of this machine to what every o
 	@$(BIN)/sandlot --data-dir build/conform conform
 	@$(BIN)/sandlot --data-dir build/conform conform --storage all
 
-gen: setup ## write what is generated: the sync SDK and the reference
+gen: setup ## write what is generated: what is sync, and the reference
 	@$(BIN)/python tools/gen_sync.py
+	@$(BIN)/python tools/gen_opensandbox.py
 	@$(BIN)/python tools/gen_reference.py
 
 pictures: setup ## draw the pictures of the README again, from the last bench and a new demo (root)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import gen_sync
+from tools import gen_opensandbox, gen_sync
 
 RUFF = Path(sys.executable).with_name("ruff")
 pytestmark = pytest.mark.skipif(not RUFF.exists(), reason="ruff is not installed beside this Python")
@@ -36,6 +36,10 @@ def method(text: str, owner: str, name: str) -> ast.FunctionDef:
 
 def test_the_sync_face_is_current() -> None:
     assert gen_sync.generate() == gen_sync.TARGET.read_text(), "run `make gen`"
+
+
+def test_the_sync_client_of_opensandbox_is_current() -> None:
+    assert gen_opensandbox.generate() == gen_opensandbox.TARGET.read_text(), "run `make gen`"
 
 
 def test_a_copy_of_the_sources_gives_the_same(sources: Path) -> None:
