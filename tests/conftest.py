@@ -25,7 +25,16 @@ CAP_SYS_ADMIN = 21
 # A file of the template, by all that a session can change of it. Its number of links is not looked at: the built-in
 # template shares its files with the machine's, and any engine that makes or removes one changes that number.
 LOOK_AT_TAR = "stat -c '%A %u:%g %s %y %n' /usr/bin/tar; md5sum /usr/bin/tar"
-MOUNT = ("zfs", "btrfs", "gvisor", "test_attack", "test_weakenings", "test_leaks")  # in the names of tests
+MOUNT = (
+    "zfs",
+    "btrfs",
+    "gvisor",
+    "test_attack",
+    "test_weakenings",
+    "test_leaks",
+    "test_lost",
+    "test_left",
+)  # in the names of tests
 
 
 def is_root() -> bool:

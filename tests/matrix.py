@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests import storages
+from tests.scratch import close_scratch, open_scratch
 
 ROOT = Path(__file__).parents[1]
 LOGS = ROOT / "build" / "storages"
@@ -174,7 +175,13 @@ def main() -> int:
     parser.add_argument("--short", action="store_true", help="as much as `make test` does of each")
     arguments = parser.parse_args()
     LOGS.mkdir(parents=True, exist_ok=True)
-    found = fill(arguments.storage or storages.NAMES, arguments.suite or tuple(SUITES), short=arguments.short)
+    scratch = open_scratch()
+    tempfile.tempdir = str(scratch) if scratch else None  # so that what is left of a run that was killed is found
+    try:
+        found = fill(arguments.storage or storages.NAMES, arguments.suite or tuple(SUITES), short=arguments.short)
+    finally:
+        if scratch:
+            close_scratch(scratch)
     text = table(found)
     (LOGS / "table.txt").write_text(text + "\n")
     print(f"\n{text}")

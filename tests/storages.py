@@ -2,10 +2,10 @@
 
 import asyncio
 import contextlib
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from sandlot.host.service import SandboxHostService
 from sandlot.host.storage.zfs_commands import ZfsManager
 from sandlot.model import Probe
 from sandlot.wiring.embedded import build
+from tests.scratch import files_of_pools
 
 NAMES = ("layers", "btrfs", "zfs", "local-disk")
 # So that a test has snapshots where they are an option, and a pool of a size that costs nothing.
@@ -34,11 +35,12 @@ _FOLDERS = {
 
 @cache
 def probe(name: str) -> Probe:
-    """What it says of this machine, on a data directory of its own."""
+    """What it says of this machine, on a data directory of its own. In a thread: a test may ask on its loop."""
     with tempfile.TemporaryDirectory(prefix="sandlot-probe-") as folder:
         data = Path(folder) / "data"
         data.mkdir(mode=0o700)
-        return asyncio.run(_ask(data, name))
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(lambda: asyncio.run(_ask(data, name))).result()
 
 
 async def _ask(data: Path, name: str) -> Probe:
@@ -100,17 +102,4 @@ def machine(data: Path) -> set[str]:
             backing = (block / "loop" / "backing_file").read_text().strip()
             if backing.startswith(f"{data}/"):
                 found.add(f"loop device on {backing}")
-    return found | {f"pool on {path}" for path in _pool_devices() if path.startswith(f"{data}/")}
-
-
-def _pool_devices() -> list[str]:
-    """Files that pools are on. The daemon of zfs-fuse is not asked: it may be the one that a test has just ended."""
-    found: list[str] = []
-    for process in [entry for entry in Path("/proc").iterdir() if entry.name.isdigit()]:
-        with contextlib.suppress(OSError):  # it has just ended
-            if (process / "comm").read_text().strip() == "zfs-fuse":
-                found += [str(fd.readlink()) for fd in list((process / "fd").iterdir())]
-    if Path("/sys/module/zfs").is_dir():
-        ran = subprocess.run(["zpool", "status", "-P"], capture_output=True, text=True, check=False, timeout=30)
-        found += [line.split()[0] for line in ran.stdout.splitlines() if line.strip().startswith("/")]
-    return found
+    return found | {f"pool on {path}" for path in files_of_pools() if path.startswith(f"{data}/")}

@@ -24,8 +24,12 @@ POOL_BYTES = 160 * MIB
 CAP_SYS_RESOURCE = 24
 
 
+def command(*words: str) -> str:
+    return subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
 def zpool(*words: str) -> str:
-    return subprocess.run(["zpool", *words], capture_output=True, text=True, check=True, timeout=60).stdout
+    return command("zpool", *words)
 
 
 @pytest.fixture
@@ -243,3 +247,32 @@ async def test_datasets_travel_as_streams(tmp_path: Path, pool: str) -> None:
     assert not await manager.exists(f"{pool}/to@two")
     await manager.destroy(f"{pool}/to", recursive=True)
     assert not await manager.exists(f"{pool}/to")
+
+
+async def test_a_pool_that_is_read_only_is_told_and_used_again(pool: str, zfs: ZfsStorage) -> None:
+    volume = await zfs.create("v-kept")
+    write(volume, "one")
+    taken = await zfs.snapshot(volume, alone=True)
+    command("zfs", "set", "readonly=on", pool)
+    with pytest.raises(SandlotError):
+        await zfs.create("v-none", disk_bytes=48 * MIB)  # of a size that there is no base for yet
+    assert read(volume) == "one"
+    command("zfs", "set", "readonly=off", pool)
+    assert read(await zfs.restore(volume, taken.point)) == "one"
+    assert (await zfs.create("v-none", disk_bytes=48 * MIB)).path.is_dir()
+
+
+async def test_a_loop_device_that_went_is_attached_again(zfs: ZfsStorage) -> None:
+    """Of the image in a dataset: its files are there when the volume is opened again."""
+    volume = await zfs.create("v-loop")
+    write(volume, "one")
+    point = volume.path.parent.parent
+    device = command("findmnt", "-n", "-o", "SOURCE", str(point)).strip()
+    command("umount", str(point))
+    subprocess.run(["losetup", "--detach", device], capture_output=True, check=False, timeout=60)  # if it did not go
+    with pytest.raises(OSError, match="No such file"):
+        read(volume)
+    assert read(await zfs.open("v-loop", volume.state)) == "one"
+    write(volume, "two")
+    taken = await zfs.snapshot(volume, alone=True)
+    assert read(await zfs.restore(volume, taken.point)) == "two"
