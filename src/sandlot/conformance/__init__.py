@@ -1,6 +1,8 @@
 """Suites that hold an implementation to its contract. They ship with the package and need no test framework."""
 
 from sandlot.conformance.checks import Broken, Check, Outcome, Ran, Stage, Verdict, conform, is_conforming
+from sandlot.conformance.control import CONTROL_CHECKS, conform_control
+from sandlot.conformance.control_stage import ControlStage
 from sandlot.conformance.environment import ENVIRONMENT_CHECKS, conform_environment
 from sandlot.conformance.environment_stage import EnvironmentStage
 from sandlot.conformance.file_stage import FileStage
@@ -13,6 +15,7 @@ from sandlot.conformance.volumes import VOLUME_CHECKS, VolumeStage, conform_volu
 from sandlot.conformance.whole import conform_whole
 
 __all__ = [
+    "CONTROL_CHECKS",
     "ENVIRONMENT_CHECKS",
     "FILE_CHECKS",
     "HOST_CHECKS",
@@ -23,6 +26,7 @@ __all__ = [
     "VOLUME_CHECKS",
     "Broken",
     "Check",
+    "ControlStage",
     "EnvironmentStage",
     "FileStage",
     "Outcome",
@@ -31,6 +35,7 @@ __all__ = [
     "Verdict",
     "VolumeStage",
     "conform",
+    "conform_control",
     "conform_environment",
     "conform_files",
     "conform_host",

@@ -95,15 +95,15 @@ class Stage:
 @dataclass(frozen=True, slots=True)
 class Check(Generic[_Stage]):
     run: Callable[[_Stage], Awaitable[None]]
-    needs: tuple[Capability, ...] = ()
-    unless: Capability | None = None  # it is promised only where this is missing
+    needs: tuple[str, ...] = ()  # capabilities, as what is checked declares them
+    unless: str | None = None  # it is promised only where this is missing
     deadline_s: float = CHECK_DEADLINE_S  # a promise that is kept later than that is not kept
 
     @property
     def name(self) -> str:
         return getattr(self.run, "__name__", "")
 
-    def skipped(self, have: frozenset[Capability] | None) -> str:
+    def skipped(self, have: frozenset[str] | None) -> str:
         """Why it is not run; empty when it is. None: everything that there is."""
         if have is None:
             return ""
@@ -189,7 +189,7 @@ async def conform(
 async def judge(
     checks: Sequence[Check[_Stage]],
     deviations: Mapping[str, str],
-    have: frozenset[Capability] | None,
+    have: frozenset[str] | None,
     attempt: Callable[[Check[_Stage]], Awaitable[None]],
 ) -> AsyncIterator[Outcome]:
     """Each check in turn, by whoever sets its stage."""

@@ -1,6 +1,9 @@
 """The verbs: protocols only."""
 
 from sandlot.contracts.code import Code, CodeStream
+from sandlot.contracts.control import (
+    SandboxControl,
+)
 from sandlot.contracts.environment import ExecutionEnvironment, OnProgress
 from sandlot.contracts.files import Files, FileStream, FoundStream, LineStream, TreeStream
 from sandlot.contracts.host import (
@@ -70,6 +73,7 @@ __all__ = [
     "Processes",
     "Remains",
     "Runtime",
+    "SandboxControl",
     "Sessions",
     "Shown",
     "Snapshots",

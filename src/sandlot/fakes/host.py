@@ -383,7 +383,20 @@ class FakeHost:
         active = sum(len(session.running) for session in self._sessions.values())
         uptime = time.monotonic() - self._began
         share, count = Share(0, 0), len(self._sessions)
-        return Health(HealthStatus.HEALTHY, (), "online", space, share, share, share, count, active, uptime, ())
+        return Health(
+            HealthStatus.HEALTHY,
+            (),
+            "online",
+            space,
+            share,
+            share,
+            share,
+            count,
+            active,
+            uptime,
+            (),
+            self._sessions_max,
+        )
 
     async def audit(self, *, repair: bool = False) -> Audit:
         del repair  # there is nothing beside the sessions that could be wrong
