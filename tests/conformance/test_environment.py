@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from sandlot.conformance import ENVIRONMENT_CHECKS, Outcome, Verdict, conform_environment, is_conforming
+from sandlot.conformance import (
+    ENVIRONMENT_CHECKS,
+    Outcome,
+    Verdict,
+    conform_environment,
+    conform_environment_tools,
+    is_conforming,
+)
+from sandlot.environments.local import LocalConfig, LocalProvider
 from sandlot.environments.native import NativeSandboxConfig, NativeSandboxEnvironment
 from sandlot.fakes.environment import FakeProvider
 from sandlot.host.service import SandboxHostService
@@ -36,6 +44,27 @@ async def test_native_environments_conform(host: SandboxHostService, runtime: st
     assert wrong(outcomes) == []
     assert is_conforming(outcomes)
     assert (await host.list(SessionFilter())).sessions == ()
+
+
+async def test_a_native_environment_has_the_tools_of_its_host(host: SandboxHostService) -> None:
+    make = partial(NativeSandboxEnvironment, host, NativeSandboxConfig("local-disk", "none"))
+    outcomes = [one async for one in conform_environment_tools(make)]
+    assert wrong(outcomes) == []
+    assert is_conforming(outcomes)
+    assert (await host.list(SessionFilter())).sessions == ()
+
+
+async def test_a_local_environment_conforms(tmp_path: Path) -> None:
+    provider = LocalProvider(tmp_path, LocalConfig(sessions_max=4, session_duration_s_max=3600.0 * 48))
+    outcomes = [one async for one in conform_environment(provider.environment)]
+    outcomes += [one async for one in conform_environment_tools(provider.environment)]
+    assert wrong(outcomes) == []
+    assert {one.check for one in outcomes if one.verdict is Verdict.SKIPPED} == {
+        "a_pause_that_cannot_be_is_refused",
+        "files_go_back_to_a_snapshot",
+        "a_wrong_target_changes_nothing",
+    }
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("able", [True, False])

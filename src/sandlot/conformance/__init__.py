@@ -5,6 +5,7 @@ from sandlot.conformance.control import CONTROL_CHECKS, conform_control
 from sandlot.conformance.control_stage import ControlStage
 from sandlot.conformance.environment import ENVIRONMENT_CHECKS, conform_environment
 from sandlot.conformance.environment_stage import EnvironmentStage
+from sandlot.conformance.environment_tools import TOOLS_OF_ENVIRONMENTS, conform_environment_tools
 from sandlot.conformance.file_stage import FileStage
 from sandlot.conformance.files import FILE_CHECKS, conform_files
 from sandlot.conformance.host import HOST_CHECKS, conform_host
@@ -22,6 +23,7 @@ __all__ = [
     "RUNTIME_CHECKS",
     "RUNTIME_DEVIATIONS",
     "STORAGE_CHECKS",
+    "TOOLS_OF_ENVIRONMENTS",
     "TOOL_CHECKS",
     "VOLUME_CHECKS",
     "Broken",
@@ -37,6 +39,7 @@ __all__ = [
     "conform",
     "conform_control",
     "conform_environment",
+    "conform_environment_tools",
     "conform_files",
     "conform_host",
     "conform_storage",

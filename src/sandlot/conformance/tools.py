@@ -9,6 +9,7 @@ from sandlot.contracts import Host
 from sandlot.model import (
     AUTO,
     Capability,
+    ImageBlock,
     RollbackRequest,
     SandlotError,
     Stream,
@@ -107,6 +108,73 @@ async def files_are_found_by_name_and_by_content(stage: Stage) -> None:
     expect(
         (await call(stage, "grep", pattern="x", path="nowhere")).is_error, "a directory that is not there was searched"
     )
+
+
+async def any_name_is_a_name(stage: Stage) -> None:
+    """Blanks, quotes, dollars, newlines, a dash or a star in a name are letters of it, for every tool."""
+    names = ("-rf", "a b", "it's", '"q"', "$(touch bad)", "`touch bad`", "new\nline", "*", "\\", "é€😀", "# x", "~")
+    for name in names:
+        await text(stage, "write_file", path=f"odd/{name}", content=f"this is <{name}>\n")
+        told = await text(stage, "read_file", path=f"odd/{name}")
+        expect(told.startswith("     1\tthis is <"), f"{name!r}: {told}")
+        edited = await text(stage, "edit_file", path=f"odd/{name}", old_string="this", new_string="that")
+        equal(edited, f"edited odd/{name}: 1 replacement made")
+    listed = (await text(stage, "list_dir", path="odd")).split("\n")
+    equal(len(listed), len(names))
+    expect(any(line.startswith("new\\nline ") for line in listed), listed)
+    equal((await text(stage, "glob", pattern="*", path="odd")).split("\n")[0], f"Found {len(names)} files")
+    found = await text(stage, "grep", pattern="^that is", path="odd")
+    equal(found.split("\n")[0], f"Found {len(names)} matches")
+    expect("bad" not in await text(stage, "list_dir"), "a name was run")
+    await text(stage, "write_file", path="-n/-e/f", content="x")
+    equal(await text(stage, "list_dir", path="-n", depth=2), "-e/\n-e/f (1 bytes)")
+
+
+async def bytes_that_are_no_text_are_told_as_such(stage: Stage) -> None:
+    """A binary file is not shown as text and not searched; a picture is shown with exactly its bytes."""
+    await shell(stage, "printf 'needle\\0\\377\\n' >binary; printf '\\211PNG\\r\\n\\032\\n\\0\\377\\376' >p.png")
+    told = await call(stage, "read_file", path="binary")
+    expect(told.is_error and "is binary (9 bytes)" in told.text, told.text)
+    expect((await text(stage, "grep", pattern="needle")).startswith("No match"), "a binary file was searched")
+    shown = await call(stage, "read_file", path="p.png")
+    equal([block.data for block in shown.blocks if isinstance(block, ImageBlock)], [b"\x89PNG\r\n\x1a\n\0\xff\xfe"])
+    await shell(stage, "printf 'caf\\351 x\\n' >latin")
+    equal(await text(stage, "read_file", path="latin"), "     1\tcaf\ufffd x")
+
+
+async def what_is_large_is_cut_and_said_so(stage: Stage) -> None:
+    """A file that is too large is refused with its size; a long line and long output are told in part."""
+    size = 11 * 1024 * 1024
+    await shell(stage, f"head -c {size} /dev/zero | tr '\\0' 'x' >large; echo needle >>large")
+    told = await call(stage, "read_file", path="large")
+    expect(told.is_error and str(size + 7) in told.text, told.text)
+    await shell(stage, "head -c 5000 large >line; echo >>line; echo end >>line")
+    cut = await call(stage, "read_file", path="line")
+    expect(cut.truncated and "(3000 bytes more)" in cut.text and cut.text.endswith("\tend"), cut.text[-200:])
+    loud = await call(stage, "bash", cmd="cat large; echo; echo the end")
+    expect(loud.truncated and "bytes left out]" in loud.text and "\nthe end\n" in loud.text, loud.text[-200:])
+    equal(loud.exit_code, 0)
+    expect((await text(stage, "grep", pattern="^needle$", path="line")).startswith("No match"), "it is not there")
+
+
+async def a_program_that_is_missing_is_a_result(stage: Stage) -> None:
+    """Exit code 127, as a shell tells it."""
+    missing = await call(stage, "bash", cmd="echo before; no-such-program-here")
+    expect(missing.exit_code == 127 and missing.text.startswith("before\n"), missing.text)
+
+
+async def a_write_goes_where_the_file_is(stage: Stage) -> None:
+    """Through a link to what it leads to, with the mode that the file had; a directory is not replaced."""
+    await shell(stage, "mkdir d; printf old >d/real; chmod 750 d/real; ln -s d/real link; ln -s d way")
+    await text(stage, "write_file", path="link", content="new")
+    await text(stage, "edit_file", path="way/real", old_string="new", new_string="newer")
+    told = await shell(
+        stage, "cat d/real; test -L link && test -L way && echo ' links'; ls -l d | tail -n 1 | cut -c 1-10"
+    )
+    equal(told, "newer links\n-rwxr-x---")
+    refused = await call(stage, "write_file", path="d", content="x")
+    expect(refused.is_error, refused.text)
+    equal(await text(stage, "list_dir"), "d/\nlink -> d/real\nway -> d")
 
 
 # ---- commands --------------------------------------------------------------------------------------------------
@@ -266,6 +334,11 @@ TOOL_CHECKS: tuple[Check[Stage], ...] = (
     Check(no_edit_of_many_at_once_is_lost),
     Check(what_is_no_file_is_told_and_not_waited_for),
     Check(files_are_found_by_name_and_by_content),
+    Check(any_name_is_a_name),
+    Check(bytes_that_are_no_text_are_told_as_such),
+    Check(what_is_large_is_cut_and_said_so),
+    Check(a_program_that_is_missing_is_a_result),
+    Check(a_write_goes_where_the_file_is),
     Check(a_command_is_told_with_its_streams_and_its_end),
     Check(progress_streams_while_a_command_runs),
     Check(a_named_shell_remembers),

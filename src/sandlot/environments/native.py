@@ -1,11 +1,12 @@
 """A session of a host: of the engine in this process, of a server, of a fleet. It is given the host."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from sandlot.contracts import Host, OnProgress
+from sandlot.environments.binding import Binding
 from sandlot.environments.progress import tell
 from sandlot.model import (
     AUTO,
@@ -54,13 +55,11 @@ class NativeSandboxEnvironment:
     def __init__(self, host: Host, config: NativeSandboxConfig | None = None) -> None:
         self._host = host
         self._config = config or NativeSandboxConfig.default_config()
-        self._session_id: str | None = None
-        self._is_binding = False
-        self._is_destroyed = False
+        self._binding = Binding()
 
     @property
     def session_id(self) -> str | None:
-        return self._session_id
+        return self._binding.session_id
 
     # ---- the session -------------------------------------------------------------------------------------------
 
@@ -69,7 +68,7 @@ class NativeSandboxEnvironment:
         runtime = _agreed("runtime", spec.runtime, self._config.runtime)
         own_id = None if spec.session_id else new_session_id()
         asked = replace(spec, storage=storage, runtime=runtime, session_id=own_id or spec.session_id)
-        async with self._binding():
+        async with self._binding.begin():
             try:
                 info = await self._host.create(asked)
             except (asyncio.CancelledError, Unavailable, DeadlineExceeded):
@@ -81,37 +80,37 @@ class NativeSandboxEnvironment:
             if wrong is not None:
                 await self._remove(info.session_id)
                 raise wrong
-            self._session_id = info.session_id
+            self._binding.session_id = info.session_id
         return info.session_id
 
     async def attach_session(self, session_id: str) -> None:
-        async with self._binding():
+        async with self._binding.begin():
             info = await self._host.get(session_id)
             wrong = self._misfit(info)
             if wrong is not None:
                 raise wrong
-            self._session_id = info.session_id
+            self._binding.session_id = info.session_id
 
     async def pause(self) -> None:
-        await self._host.pause(PauseRequest(self._bound()))
+        await self._host.pause(PauseRequest(self._binding.need()))
 
     async def resume(self) -> None:
-        await self._host.resume(self._bound())
+        await self._host.resume(self._binding.need())
 
     async def destroy(self) -> None:
-        if self._session_id is None or self._is_destroyed:
+        if self._binding.session_id is None or self._binding.is_destroyed:
             return
         with suppress(SessionNotFound):  # whoever destroyed it, it is gone
-            await self._host.destroy(self._session_id)
-        self._is_destroyed = True
+            await self._host.destroy(self._binding.session_id)
+        self._binding.is_destroyed = True
 
     async def state(self) -> EnvironmentState:
-        if self._is_destroyed:
+        if self._binding.is_destroyed:
             return EnvironmentState.DESTROYED
-        if self._session_id is None:
+        if self._binding.session_id is None:
             return EnvironmentState.CREATING
         try:
-            return EnvironmentState.of((await self._info(self._session_id)).state)
+            return EnvironmentState.of((await self._info(self._binding.session_id)).state)
         except SessionNotFound:
             return EnvironmentState.DESTROYED
 
@@ -119,14 +118,14 @@ class NativeSandboxEnvironment:
 
     async def capabilities(self) -> EnvironmentCapabilities:
         """Of the session that there is, on what it stands; before that, of one that leaves the choice to the host."""
-        if self._session_id is None:
+        if self._binding.session_id is None:
             if self._config != NativeSandboxConfig():
                 raise InvalidState(
                     "what a session of a chosen kind can do is known when it is made",
                     next_step="create it first, or attach to one",
                 )
             return await self._told(await self._host.capabilities())
-        return await self._told(await self._have(self._bound()))
+        return await self._told(await self._have(self._binding.need()))
 
     async def _have(self, session_id: str) -> frozenset[Capability]:
         """A host that tells nothing of a session is asked for what it has in general."""
@@ -151,7 +150,7 @@ class NativeSandboxEnvironment:
         return await self._host.tools()
 
     async def execute_tool(self, request: ToolRequest, on_progress: OnProgress | None = None) -> ToolResult:
-        session_id = self._bound()
+        session_id = self._binding.need()
         if request.session_id != session_id:
             raise InvalidArgument(
                 f"this environment is session {session_id}, and the request is for {request.session_id}",
@@ -171,33 +170,12 @@ class NativeSandboxEnvironment:
         )
 
     async def create_snapshot(self, name: str) -> Snapshot:
-        return await self._host.create_snapshot(SnapshotRequest(self._bound(), name))
+        return await self._host.create_snapshot(SnapshotRequest(self._binding.need(), name))
 
     async def rollback(self, snapshot: str) -> None:
-        await self._host.rollback(RollbackRequest(self._bound(), snapshot))
+        await self._host.rollback(RollbackRequest(self._binding.need(), snapshot))
 
     # ---- which session -----------------------------------------------------------------------------------------
-
-    @asynccontextmanager
-    async def _binding(self) -> AsyncGenerator[None]:
-        """While a session is made or looked for nobody else may begin one; after a failure, again."""
-        if self._session_id is not None or self._is_binding:
-            told = f"session {self._session_id}" if self._session_id else "one that is being made"
-            raise InvalidState(
-                f"this environment has a session already: {told}", next_step="make another environment for another one"
-            )
-        self._is_binding = True
-        try:
-            yield
-        finally:
-            self._is_binding = False
-
-    def _bound(self) -> str:
-        if self._session_id is None:
-            raise InvalidState("this environment has no session yet", next_step="create one, or attach to one")
-        if self._is_destroyed:
-            raise InvalidState(f"session {self._session_id} was destroyed", next_step="make another environment")
-        return self._session_id
 
     async def _info(self, session_id: str) -> SessionInfo:
         try:
