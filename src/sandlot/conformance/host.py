@@ -13,6 +13,7 @@ from sandlot.conformance.file_stage import refused
 from sandlot.conformance.host_calls import CALL_CHECKS
 from sandlot.conformance.host_points import POINT_CHECKS
 from sandlot.conformance.host_sessions import SESSION_CHECKS, entered
+from sandlot.conformance.memory import MEMORY_CHECKS
 from sandlot.contracts import Host
 from sandlot.model import (
     AUTO,
@@ -289,9 +290,12 @@ REST_CHECKS: tuple[Check[Stage], ...] = (
     Check(a_host_has_many_sessions),
 )
 
-HOST_CHECKS: tuple[Check[Stage], ...] = tuple(
-    Check(check.run, check.needs, check.unless, _DEADLINE_S)
-    for check in (*SESSION_CHECKS, *CALL_CHECKS, *POINT_CHECKS, *REST_CHECKS)
+HOST_CHECKS: tuple[Check[Stage], ...] = (
+    *(
+        Check(check.run, check.needs, check.unless, _DEADLINE_S)
+        for check in (*SESSION_CHECKS, *CALL_CHECKS, *POINT_CHECKS, *REST_CHECKS)
+    ),
+    *MEMORY_CHECKS,
 )
 
 

@@ -150,3 +150,5 @@ OF_RUNTIMES: Mapping[str, Mapping[str, str]] = {
         "every_kind_of_file_is_kept": "gVisor has no extended attributes of users",
     },
 }
+# What a storage lacks that a runtime makes up for: gVisor maps files by itself.
+MADE_UP_FOR: Mapping[str, frozenset[str]] = {"gvisor": frozenset({"mapped_readers"})}

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from collections.abc import Set as AbstractSet
 
 from sandlot.conformance.checks import Broken, Check, Outcome, Stage, conform, equal, expect, read_until
-from sandlot.conformance.plain import OF_ROOTS, OF_RUNTIMES, PLAIN_CHECKS
+from sandlot.conformance.plain import MADE_UP_FOR, OF_ROOTS, OF_RUNTIMES, PLAIN_CHECKS
 from sandlot.conformance.volumes import VOLUME_CHECKS, conform_volumes
 from sandlot.contracts import Host, Storage
 from sandlot.model import (
@@ -475,6 +475,7 @@ async def conform_storage(
     checks of these names. What the storage says that it lacks deviates, by the name of the check."""
     lacks = {**OF_ROOTS, **OF_RUNTIMES.get(runtime, {})}
     lacks |= {name.replace("-", "_"): reason for name, reason in storage.lacks.items()}
+    lacks = _named(lacks, lacks.keys() - MADE_UP_FOR.get(runtime, frozenset()))
     if only is not None:
         lacks = _named(lacks, only)
     alone = _named(lacks, {check.name for check in VOLUME_CHECKS})

@@ -20,6 +20,7 @@ from sandlot.host.under_way import UnderWay
 from sandlot.model import (
     Capability,
     InvalidState,
+    LimitReached,
     PauseReason,
     PauseRequest,
     SandlotError,
@@ -75,8 +76,7 @@ class Pausing:
             if group is None:
                 await self._under_way.unbroken(self._say_why(session, reason))
             elif memory:
-                since = session.row.paused_at or time.time()
-                await self._under_way.unbroken(self._sleeping.sleep(session, reason, since))
+                await self._under_way.unbroken(self._sleep(session, group, reason))
             else:
                 await self._under_way.unbroken(self._stop(session, group, reason))
 
@@ -129,6 +129,15 @@ class Pausing:
         """One that sleeps does already what a pause wants."""
         await self._rests.set_paused(session.row.session_id, reason, session.row.paused_at)
         session.row = replace(session.row, reason=reason)
+
+    async def _sleep(self, session: Session, group: Group, reason: PauseReason) -> None:
+        before = session.row
+        try:
+            await self._sleeping.sleep(session, reason, before.paused_at or time.time())
+        except LimitReached:
+            if before.state is SessionState.PAUSED and session.row.state is SessionState.ACTIVE:
+                await self._stop(session, group, PauseReason(before.reason))
+            raise
 
     async def _stop(self, session: Session, group: Group, reason: PauseReason) -> None:
         row = session.row

@@ -19,7 +19,16 @@ from sandlot.host.parts import HostParts
 from sandlot.host.rests import CHECKPOINT, Rests
 from sandlot.host.room import room
 from sandlot.host.session import Session
-from sandlot.model import Capability, InvalidState, PauseReason, SandlotError, SessionState, Unavailable, limits
+from sandlot.model import (
+    Capability,
+    InvalidState,
+    LimitReached,
+    PauseReason,
+    SandlotError,
+    SessionState,
+    Unavailable,
+    limits,
+)
 from sandlot.model.capability import need
 
 _POLL_S = 0.05
@@ -40,7 +49,8 @@ class Sleeping:
         need(runtime.capabilities, Capability.MEMORY, f"the runtime {runtime.name}", step)
 
     async def sleep(self, session: Session, reason: str, since: float) -> None:
-        """With the gate shut. When it raises, the session goes on as before, or has failed."""
+        """With the gate shut. When it raises, the session goes on as before, or has failed; when its disk limit has no
+        room for its memory, one that was frozen runs."""
         row, runtime = session.row, self._parts.runtimes[session.row.runtime]
         image = await asyncio.to_thread(self._memories.make)
         session.hold_calls()
@@ -60,6 +70,27 @@ class Sleeping:
         await failpoints.reach("checkpoint: recorded")
         asleep = {"state": SessionState.PAUSED, "reason": reason, "paused_at": since, "memory": image}
         session.guest, session.row = None, replace(session.row, **asleep)
+        try:
+            await self._need_room(session)
+        except LimitReached:
+            await self.wake(session)
+            raise
+
+    async def _need_room(self, session: Session) -> None:
+        """A disk limit counts memory that is kept, beside the files. How much it is, is known when it is written."""
+        most, volume = session.resources.disk_bytes, session.volume
+        if most is None or volume is None:
+            return
+        images = {session.row.memory, *(point.memory for point in session.snapshots.values())} - {""}
+        kept = await asyncio.to_thread(lambda: sum(map(self._memories.used, images)))
+        files = await self._parts.storages[session.row.storage].usage(volume.state)
+        if files + kept > most:
+            raise LimitReached(
+                f"{kept} bytes of memory beside {files} of files are more than the disk limit of {most} bytes",
+                next_step="delete files or snapshots, pause without memory, or give the session more disk",
+                limit="disk_bytes",
+                session_id=session.row.session_id,
+            )
 
     async def _undo(self, session: Session, image: str, error: BaseException) -> None:
         await asyncio.to_thread(self._memories.remove, image)
