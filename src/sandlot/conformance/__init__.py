@@ -11,6 +11,7 @@ from sandlot.conformance.files import FILE_CHECKS, conform_files
 from sandlot.conformance.host import HOST_CHECKS, conform_host
 from sandlot.conformance.runtime import RUNTIME_CHECKS, RUNTIME_DEVIATIONS
 from sandlot.conformance.storage import STORAGE_CHECKS, conform_storage
+from sandlot.conformance.terminals import TERMINAL_CHECKS, TERMINAL_DEVIATIONS, conform_terminals
 from sandlot.conformance.tools import TOOL_CHECKS, conform_tools
 from sandlot.conformance.volumes import VOLUME_CHECKS, VolumeStage, conform_volumes
 from sandlot.conformance.whole import conform_whole
@@ -23,6 +24,8 @@ __all__ = [
     "RUNTIME_CHECKS",
     "RUNTIME_DEVIATIONS",
     "STORAGE_CHECKS",
+    "TERMINAL_CHECKS",
+    "TERMINAL_DEVIATIONS",
     "TOOLS_OF_ENVIRONMENTS",
     "TOOL_CHECKS",
     "VOLUME_CHECKS",
@@ -43,6 +46,7 @@ __all__ = [
     "conform_files",
     "conform_host",
     "conform_storage",
+    "conform_terminals",
     "conform_tools",
     "conform_volumes",
     "conform_whole",

@@ -5,6 +5,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from sandlot.contracts.files import Files
+from sandlot.contracts.terminals import Terminals
 from sandlot.contracts.tool_stream import ToolStream
 from sandlot.model import (
     Audit,
@@ -359,7 +360,7 @@ class Events(Protocol):
         ...
 
 
-class Host(Sessions, Calls, Tools, Files, Snapshots, Moving, Templates, Lockers, Upkeep, Events, Protocol):
+class Host(Sessions, Calls, Terminals, Tools, Files, Snapshots, Moving, Templates, Lockers, Upkeep, Events, Protocol):
     async def capabilities(self) -> frozenset[Capability]:
         """What a session made with defaults can do here."""
         ...

@@ -21,9 +21,11 @@ from sandlot.model import (
     LimitHit,
     SandlotError,
     Stream,
+    TerminalSize,
 )
 
 _SIGNALS = 64
+_INPUT_BYTES = 64 * 1024  # that wait for a program, of a terminal
 _TIMEOUT_CODE, _MISSING_CODE, _SIGNAL_CODE = 124, 127, 128
 
 
@@ -45,6 +47,7 @@ class Running:
     envs: dict[str, str]
     read: Callable[[], Awaitable[bytes]]  # b"" at the end
     write: Callable[[Stream, bytes], Awaitable[None]]
+    size: Callable[[], TerminalSize] | None = None  # of its terminal, if it has one
 
     async def out(self, text: str) -> None:
         await self.write(Stream.STDOUT, text.encode(errors="surrogateescape"))
@@ -131,14 +134,14 @@ class FakeCall:
         took = time.time() - self.started
         self.result = CallResult(self.call_id, code, signal, limit, reason, took, 0.0, 0.0, 0, *sizes, truncated=cut)
         self.events.append(self.result)
-        self._tell()
+        self.tell()
 
     def lose(self, why: SandlotError) -> None:
         if not self.is_over:
             self.lost = why
             if self.task is not None:
                 self.task.cancel()
-            self._tell()
+            self.tell()
 
     def kill(self, number: int) -> None:
         if not self.is_over and self.task is not None:
@@ -147,7 +150,7 @@ class FakeCall:
 
     async def ended(self) -> None:
         while not self.is_over:
-            await self._wait()
+            await self.changed()
 
     # ---- for the program ---------------------------------------------------------------------------------------
 
@@ -159,15 +162,16 @@ class FakeCall:
         if kept:
             self._kept += len(kept)
             self.events.append(CallOutput(stream, offset, kept))
-            self._tell()
+            self.tell()
         await asyncio.sleep(0)  # a program that only prints lets others go on
 
     async def read(self) -> bytes:
         while not self._input and not self._input_ended:
-            await self._wait()
+            await self.changed()
         await self.gate.wait()
         got = bytes(self._input)
         self._input.clear()
+        self.tell()
         return got
 
     # ---- for readers -------------------------------------------------------------------------------------------
@@ -182,23 +186,28 @@ class FakeCall:
                 raise self.lost
             if self.result is not None:
                 return
-            await self._wait()
+            await self.changed()
 
     def give(self, data: bytes) -> None:
         if not self.request.stdin:
             raise InvalidState(f"call {self.call_id} has no standard input", next_step="start it with stdin=True")
         if not self.is_over:
             self._input += data
-            self._tell()
+            self.tell()
+
+    async def room(self) -> None:
+        """Until the program has taken of its input, or has ended."""
+        while len(self._input) >= _INPUT_BYTES and not self.is_over:
+            await self.changed()
 
     def end_input(self) -> None:
         self._input_ended = True
-        self._tell()
+        self.tell()
 
-    async def _wait(self) -> None:
+    async def changed(self) -> None:
         await self._changed.wait()
 
-    def _tell(self) -> None:
+    def tell(self) -> None:
         """Everyone who waits now; who comes later waits for the next change."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
@@ -228,8 +237,7 @@ class FakeStream:
         self._call.end_input()
 
     async def signal(self, number: int) -> None:
-        if not 1 <= number <= _SIGNALS:
-            raise InvalidArgument(f"{number} is no signal", next_step="give one from 1 to 64")
+        check_signal(number)
         self._call.kill(number)
         with suppress(TimeoutError):
             async with asyncio.timeout(1):
@@ -241,6 +249,10 @@ class FakeStream:
 
 def check_call(request: CallRequest) -> None:
     """Refuse what the fake does not have. Raises CapabilityNotSupported."""
-    for what, asked in (("terminals", request.terminal), ("limits of calls", request.resources.asked())):
-        if asked:
-            raise CapabilityNotSupported(f"the fake has no {what}", next_step="use a real host")
+    if request.resources.asked():
+        raise CapabilityNotSupported("the fake has no limits of calls", next_step="use a real host")
+
+
+def check_signal(number: int) -> None:
+    if not 1 <= number <= _SIGNALS:
+        raise InvalidArgument(f"{number} is no signal", next_step="give one from 1 to 64")

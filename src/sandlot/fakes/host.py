@@ -1,8 +1,9 @@
 """A host in memory: sessions without a machine, for tests of whoever builds on the waist.
 
 It keeps the suite of hosts. Commands are a small shell and a few programs (`shell.py`, `programs.py`), to which a test
-adds its own. There are no users, terminals, limits, volumes in sessions, archives of sessions and watchers: whoever
-asks for one of these gets CapabilityNotSupported, as on a real host that lacks it. Nothing outlives the object.
+adds its own. There are no users, limits, volumes in sessions, archives of sessions and watchers, and calls have no
+terminals: whoever asks for one of these gets CapabilityNotSupported, as on a real host that lacks it. Nothing outlives
+the object.
 """
 
 import asyncio
@@ -12,14 +13,15 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mappin
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from sandlot.fakes.calls import FakeCall, FakeStream, Program, Running, check_call
+from sandlot.fakes.calls import FakeCall, FakeStream, Program, check_call
 from sandlot.fakes.files import FakeFiles
 from sandlot.fakes.history import FakeHistory
 from sandlot.fakes.programs import PROGRAMS
 from sandlot.fakes.session import NAME, FakeSession
-from sandlot.fakes.shell import Shell
+from sandlot.fakes.terminals import FakeTerminals
 from sandlot.fakes.tools import CATALOGUE, FakeToolCall, FakeToolStream, do_direct, wrong_arguments
 from sandlot.fakes.tree import WORKSPACE
+from sandlot.fakes.tty import FakeTty, run_program
 from sandlot.model import (
     AUTO,
     BUILTIN,
@@ -63,6 +65,7 @@ from sandlot.model import (
     TemplateInfo,
     TemplateNotFound,
     TemplateRequest,
+    TerminalSize,
     Tool,
     ToolRequest,
     ToolsInFlight,
@@ -76,10 +79,14 @@ from sandlot.model import (
     split_name,
 )
 
-CAPABILITIES = frozenset({Capability.SNAPSHOTS, Capability.PAUSE, Capability.OWN_ROOT})
+CAPABILITIES = frozenset({Capability.SNAPSHOTS, Capability.PAUSE, Capability.OWN_ROOT, Capability.TERMINALS})
 # By the name of the check in `conformance/host.py` that is not kept, and why.
 DEVIATIONS: Mapping[str, str] = {
     "a_session_comes_back_from_its_export": "the fake packs no sessions",
+}
+# The same of `conformance/terminals.py`.
+TERMINAL_DEVIATIONS: Mapping[str, str] = {
+    "it_is_killed_with_all_that_it_started": "programs of the fake start no others",
 }
 
 
@@ -112,6 +119,10 @@ class FakeHost:
             files.remove_file,
         )
         self.upload_tree, self.download_tree = files.upload_tree, files.download_tree
+        terminals = FakeTerminals(self._find, self._start)
+        self.open_terminal, self.get_terminal, self.terminals = terminals.open, terminals.get, terminals.all
+        self.attach_terminal, self.write_terminal = terminals.attach, terminals.write
+        self.resize_terminal, self.kill_terminal = terminals.resize, terminals.kill
         self.create_snapshot, self.list_snapshots = history.create_snapshot, history.list_snapshots
         self.delete_snapshot, self.turn_complete = history.delete_snapshot, history.turn_complete
         self.turns, self.rollback, self.fork, self.diff = history.turns, history.rollback, history.fork, history.diff
@@ -272,9 +283,11 @@ class FakeHost:
                 call.kill(9)
                 await call.ended()
 
-    def _start(self, session: FakeSession, request: CallRequest) -> FakeCall:
+    def _start(self, session: FakeSession, request: CallRequest, window_bytes: int = 0) -> FakeCall:
         session.check_use()
         check_call(request)
+        if request.terminal and not window_bytes:
+            raise CapabilityNotSupported("calls of the fake are on no terminal", next_step="open a terminal")
         if request.user is not None:
             raise CapabilityNotSupported("the fake has no users", next_step="leave the user out, or use a real host")
         try:
@@ -286,21 +299,10 @@ class FakeHost:
         session.last_pid += 1
         call = FakeCall(session.session_id, request.call_id or new_call_id(), request, session.last_pid, session.gate)
         session.calls[call.call_id] = call
-        call.begin(lambda one: self._run(session, one, cwd))
+        if window_bytes:
+            session.ttys[call.call_id] = FakeTty(call, request.terminal or TerminalSize(), window_bytes)
+        call.begin(lambda one: run_program(self.programs, session, one, cwd))
         return call
-
-    async def _run(self, session: FakeSession, call: FakeCall, cwd: str) -> int:
-        standard = {"HOME": "/home/user", "PATH": "/usr/bin:/bin", "USER": "user"}
-        envs = {**standard, **session.spec.envs, **call.request.envs}
-        running = Running(call.request.argv, session.tree, cwd, envs, call.read, call.write)
-        name, *rest = call.request.argv
-        name = name.rpartition("/")[2]
-        if name in ("sh", "bash", "dash") and rest[:1] in (["-c"], ["-lc"]) and len(rest) > 1:
-            return await Shell(running, self.programs).run(rest[1])
-        program = self.programs.get(name)
-        if program is None:
-            raise FileNotFound(f"{name} is not a program of the fake", next_step="give it to FakeHost(programs=...)")
-        return await program(running)
 
     @asynccontextmanager
     async def attach(self, session_id: str, call_id: str) -> AsyncGenerator[FakeStream]:

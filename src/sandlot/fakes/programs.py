@@ -204,6 +204,17 @@ async def _env(running: Running) -> int:
     return 0
 
 
+async def _stty(running: Running) -> int:
+    if running.argv[1:] != ("size",):
+        return await _unknown(running, " ".join(running.argv[1:]))
+    if running.size is None:
+        await running.err("stty: this is no terminal\n")
+        return 1
+    size = running.size()
+    await running.out(f"{size.rows} {size.columns}\n")
+    return 0
+
+
 async def _wc(running: Running) -> int:
     options, names = _options(running)
     data = running.tree.read(names[0], cwd=running.cwd) if names else await running.read_all()
@@ -243,5 +254,6 @@ PROGRAMS: Mapping[str, Program] = {
     "touch": _touch,
     "pwd": _pwd,
     "env": _env,
+    "stty": _stty,
     "wc": _wc,
 }

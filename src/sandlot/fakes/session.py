@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from sandlot.fakes.calls import FakeCall
 from sandlot.fakes.tree import WORKSPACE, Tree
+from sandlot.fakes.tty import FakeTty
 from sandlot.model import (
     PauseReason,
     SessionInfo,
@@ -39,6 +40,7 @@ class FakeSession:
     state: SessionState = SessionState.ACTIVE
     reason: str = ""
     calls: dict[str, FakeCall] = field(default_factory=dict[str, FakeCall])
+    ttys: dict[str, FakeTty] = field(default_factory=dict[str, FakeTty])  # by the id of their call
     points: list[Point] = field(default_factory=list[Point])
     turns: list[Turn] = field(default_factory=list[Turn])
     last_turn: int = 0

@@ -6,7 +6,7 @@ another: what the first one writes is all there when the next one begins.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sandlot.fakes.calls import Exits, Program, Running
 from sandlot.model import FileConflict, FileKind, FileNotFound, Stream
@@ -117,6 +117,16 @@ class Shell:
             self._code = await self._pipeline(step.pipeline)
         return self._code
 
+    async def line(self) -> str | None:
+        """The next one of its input; None at the end."""
+        while b"\n" not in self._rest:
+            piece = await self._running.read()
+            if not piece:
+                return None
+            self._rest += piece
+        line, _newline, self._rest = self._rest.partition(b"\n")
+        return line.decode(errors="surrogateescape")
+
     async def _pipeline(self, commands: list[_Command]) -> int:
         code, given = 0, None
         for number, command in enumerate(commands):
@@ -163,7 +173,8 @@ class Shell:
                 return rest
             return await self._running.read()
 
-        return await self._start(Running(tuple(words), self._running.tree, self._cwd, self._envs, read, write))
+        world = (self._running.tree, self._cwd, self._envs)
+        return await self._start(Running(tuple(words), *world, read, write, self._running.size))
 
     def _open(
         self, operator: str, target: str, sinks: dict[Stream, str | Stream | None], given: bytes | None
@@ -193,6 +204,8 @@ class Shell:
         match name:
             case "exit":
                 raise Exits(int(rest[0]) & 0xFF if rest else self._code)
+            case "exec" if rest:
+                raise Exits(await self._start(replace(running, argv=tuple(rest))))
             case "cd":
                 path, node = running.tree.find(rest[0] if rest else "/home/user", cwd=self._cwd)
                 self._cwd = path if node.kind is FileKind.DIRECTORY else self._cwd

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 
 from sandlot.host.calls import LiveCall
 from sandlot.host.output import OutputLog
+from sandlot.host.terminal_log import WindowLog
 from sandlot.model import CallEvent, CallResult, CallStarted, Unavailable
 
 
@@ -56,7 +57,7 @@ class LiveStream:
 class RecordedStream:
     """A call that ended before anyone looked; read from the journal and its file."""
 
-    def __init__(self, result: CallResult | None, log: OutputLog, call_id: str) -> None:
+    def __init__(self, result: CallResult | None, log: OutputLog | WindowLog, call_id: str) -> None:
         self._result = result
         self._log = log
         self.call_id = call_id

@@ -11,6 +11,7 @@ from sandlot.host.call_streams import LiveStream, RecordedStream
 from sandlot.host.journal import CallRow, Journal
 from sandlot.host.output import OutputLog
 from sandlot.host.session import Session
+from sandlot.host.terminal_log import WindowLog, find_window_log
 from sandlot.host.turns import Turns
 from sandlot.model import (
     CallNotFound,
@@ -110,7 +111,10 @@ class CallVerbs:
             raise CallNotFound(f"session {session.row.session_id} has no call {call_id}", call_id=call_id)
         return RecordedStream(row.record.result, await self._recorded_log(session, row), call_id)
 
-    async def _recorded_log(self, session: Session, row: CallRow) -> OutputLog:
+    async def _recorded_log(self, session: Session, row: CallRow) -> OutputLog | WindowLog:
+        path = session.output_path(row.process_id)
+        if row.output is None and (terminal := await asyncio.to_thread(find_window_log, path)):
+            return terminal
         log = OutputLog(partial(session.output_path, row.process_id))
         if row.output is not None:
             log.restore(row.output)

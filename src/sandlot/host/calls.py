@@ -7,12 +7,14 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from sandlot.contracts.runtime import GuestProcess, ProcessEnd
 from sandlot.host.call_timer import CallTimer
 from sandlot.host.output import OutputLog
 from sandlot.host.runtimes.link import error_words
+from sandlot.host.terminal_log import Window, WindowLog
 from sandlot.model import (
     CallRecord,
     CallRequest,
@@ -52,9 +54,10 @@ class Ticket:
     output_bytes_max: int
     stdin: bool
     terminal: bool
+    window: Window | None = None  # of a terminal that outlives its clients: of its output only so much is kept
 
     @classmethod
-    def of(cls, request: CallRequest, process_id: int, call_id: str) -> "Ticket":
+    def of(cls, request: CallRequest, process_id: int, call_id: str, window: Window | None = None) -> "Ticket":
         return cls(
             session_id=request.session_id,
             process_id=process_id,
@@ -65,12 +68,15 @@ class Ticket:
             output_bytes_max=request.output_bytes_max,
             stdin=request.stdin,
             terminal=request.terminal is not None,
+            window=window,
         )
 
     def to_tag(self) -> bytes:
         """Lines rather than JSON: this is written for every call and read after a crash only."""
         numbers = f"{self.started!r}\n{self.timeout_s!r}\n{self.output_bytes_max}"
-        head = f"{self.call_id}\n{numbers}\n{self.stdin:d}{self.terminal:d}\n"
+        kept = self.window
+        window = f" {kept.bytes} {kept.size.rows} {kept.size.columns}" if kept else ""
+        head = f"{self.call_id}\n{numbers}\n{self.stdin:d}{self.terminal:d}{window}\n"
         words = "\0".join(self.argv)
         # A long command line is cut: it is recorded whole elsewhere.
         return os.fsencode(head + (words if len(words) <= _TAG_CHARS else words[:_TAG_CHARS] + "…"))
@@ -82,7 +88,10 @@ class Ticket:
         timeout_s = None if timeout == "None" else float(timeout)
         argv = tuple(words.split("\0"))
         numbers = (float(started), timeout_s, int(output_max))
-        return cls(session_id, process_id, check_id("call", call_id), argv, *numbers, flags[0] == "1", flags[1] == "1")
+        flags, *kept = flags.split(" ")
+        window = Window(int(kept[0]), TerminalSize(int(kept[1]), int(kept[2]))) if kept else None
+        streams = (flags[0] == "1", flags[1] == "1")
+        return cls(session_id, process_id, check_id("call", call_id), argv, *numbers, *streams, window)
 
 
 def _no_limit(exit_code: int) -> LimitHit | None:
@@ -102,7 +111,8 @@ class LiveCall:
         wedged: Callable[[str], None],
     ) -> None:
         self.ticket = ticket
-        self.log = OutputLog(lambda: path(ticket.process_id))
+        where = partial(path, ticket.process_id)
+        self.log = WindowLog(where, ticket.window) if ticket.window else OutputLog(where)
         self.pid: int | None = None
         self.result: CallResult | None = None
         self.lost: str | None = None
@@ -185,13 +195,13 @@ class LiveCall:
         when_back, self._when_back = self._when_back, []
         for then in when_back:
             then()
-        self._wake()
+        self.wake()
 
     # ---- what the guest says -----------------------------------------------------------------------------------
 
     def on_started(self, pid: int) -> None:
         self.pid = pid
-        self._wake()
+        self.wake()
 
     def on_output(self, stream: Stream, offset: int, data: bytes) -> None:
         known = self.log.totals[stream]
@@ -203,20 +213,21 @@ class LiveCall:
             self._wedged(f"output of call {self.ticket.call_id} has a hole at byte {known}")
             return
         data = data[known - offset :]
-        room = self.ticket.output_bytes_max - self.log.size_bytes
+        is_endless = self.ticket.window is not None
+        room = len(data) + 1 if is_endless else self.ticket.output_bytes_max - self.log.size_bytes
         if room > 0:
             self.log.append(stream, data[:room])
         if len(data) >= room:
             self._discard()
         if self.log.unwritten_bytes >= SPILL_BYTES and self._spill is None:
             self._spill = self._loop.create_task(self._write_out(), name=f"spill {self.ticket.call_id}")
-        self._wake()
+        self.wake()
 
     def on_stdin_taken(self, offset: int, closed: bool) -> None:
         # Never more than was sent: a guest that says so would get credit without end.
         self._stdin_taken = max(self._stdin_taken, min(offset, self._stdin_sent))
         self._stdin_closed = self._stdin_closed or closed
-        self._wake()
+        self.wake()
 
     def on_failed(self, error: int, stage: str) -> None:
         words = error_words(error)
@@ -273,13 +284,13 @@ class LiveCall:
         self.lost = reason
         if self._spill is None:  # else the file is being written, and its number must not become another's
             self.log.close()
-        self._wake()
+        self.wake()
 
     def leave(self) -> None:
         """The engine goes, and the guest remembers the call for the next one. Whoever waits is told so."""
         self._timer.cancel()
         self.is_left = True
-        self._wake()
+        self.wake()
 
     # ---- output ------------------------------------------------------------------------------------------------
 
@@ -292,6 +303,8 @@ class LiveCall:
     async def _write_out(self) -> None:
         try:
             while self.log.unwritten_bytes >= SPILL_BYTES:
+                if self.ticket.window:  # it may print without end; the program waits until it is acknowledged
+                    await asyncio.sleep(self.log.unwritten_bytes / limits.TERMINAL_BYTES_PER_S)
                 await self._write_batch()
         except OSError as error:
             self._wedged(f"output of call {self.ticket.call_id} cannot be kept: {error.strerror}")
@@ -315,12 +328,13 @@ class LiveCall:
         result = self._ended
         assert result is not None
         self.result = result
-        self._wake()
-        if self.log.spilled or self.log.size_bytes > INLINE_BYTES:
+        self.wake()
+        short = self.log.short(INLINE_BYTES)
+        if short is None:
             self._spill = self._loop.create_task(self._finish_file(result), name=f"finish {self.ticket.call_id}")
         else:
             # Behind whoever waits for the result.
-            self._loop.call_soon(self._record, self, result, self.log.records(), self._release)
+            self._loop.call_soon(self._record, self, result, short, self._release)
 
     async def _finish_file(self, result: CallResult) -> None:
         try:
@@ -337,7 +351,7 @@ class LiveCall:
 
     def _release(self) -> None:
         self._is_recorded = True
-        self._wake()
+        self.wake()
         self.log.close()
         if self._process:
             self._process.release()
@@ -368,7 +382,8 @@ class LiveCall:
 
     # ---- listeners ---------------------------------------------------------------------------------------------
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Whoever waits for news looks again."""
         listeners, self._listeners = self._listeners, []
         for listener in listeners:
             if not listener.done():
@@ -440,6 +455,8 @@ class LiveCall:
             self._when_back.append(lambda: self.resize(rows, columns))
         elif self._process and self._ended is None:
             self._process.resize(size)
+            if isinstance(self.log, WindowLog):
+                self.log.resize(size)
 
     def told(self) -> CallRecord:
         ticket = self.ticket

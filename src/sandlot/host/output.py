@@ -67,6 +67,10 @@ class OutputLog:
         """All records as one piece of bytes: the form in which short output is kept in the journal."""
         return b"".join(_pack(event) for event in self._memory.values())
 
+    def short(self, size_bytes: int) -> bytes | None:
+        """All records, when they are no more than this and in no file."""
+        return None if self.spilled or self.size_bytes > size_bytes else self.records()
+
     def take_unwritten(self) -> list[CallOutput]:
         """What `write` is to bring to the file; one batch at a time."""
         batch = [self._memory[position] for position in self._unwritten]

@@ -31,6 +31,7 @@ from sandlot.host.pausing import Pausing
 from sandlot.host.recovery import Recovery
 from sandlot.host.sleeping import Sleeping
 from sandlot.host.template_verbs import Templates
+from sandlot.host.terminals import TerminalVerbs
 from sandlot.host.tool_calls import ToolCalls
 from sandlot.host.tool_rows import ToolRows
 from sandlot.host.turns import Turns
@@ -120,6 +121,10 @@ class SandboxHostService:
             self._lifecycle.find, self._duties.ready, self._lifecycle.check_open, parts.journal, self._turns
         )
         self.call, self.attach, self.calls = calls.call, calls.attach, calls.calls
+        terminals = TerminalVerbs(self._lifecycle.find, self._duties.ready, self._lifecycle.check_open, parts.journal)
+        self.open_terminal, self.get_terminal, self.terminals = terminals.open, terminals.get, terminals.all
+        self.attach_terminal, self.write_terminal = terminals.attach, terminals.write
+        self.resize_terminal, self.kill_terminal = terminals.resize, terminals.kill
         self._tools = tools = ToolCalls(
             self, self._lifecycle.find, ToolRows(parts.journal), self._turns, settings.tool_timeout_s
         )

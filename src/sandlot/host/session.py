@@ -31,6 +31,7 @@ from sandlot.host.gate import Gate
 from sandlot.host.history import SnapshotRow
 from sandlot.host.journal import CallRow, Journal, SessionRow
 from sandlot.host.reasons import LimitWatch
+from sandlot.host.terminal_log import Window
 from sandlot.host.wishes import Wishes
 from sandlot.model import (
     NO_LIMITS,
@@ -240,7 +241,7 @@ class Session:
             return sum(live.result is None for live in self.live.values())
         return there
 
-    def start_call(self, request: CallRequest) -> LiveCall:
+    def start_call(self, request: CallRequest, window: Window | None = None) -> LiveCall:
         """Raises what `Calls.call` raises."""
         guest = self._active_guest("it takes no calls")
         if self._calls_at_once() >= limits.CALLS_AT_ONCE_MAX:
@@ -250,7 +251,7 @@ class Session:
         call_id = request.call_id or new_call_id()
         if self.call_snapshots:
             call_snapshot(call_id)
-        ticket = Ticket.of(request, self.last_process_id + 1, call_id)
+        ticket = Ticket.of(request, self.last_process_id + 1, call_id, window)
         plan = self.plan(request, ticket)
         live = self._live_call(ticket)
         self._watch_limits(live)

@@ -118,6 +118,7 @@ TERMINAL_WINDOW_BYTES_MIN = 64 * KIB
 WINDOW_BYTES_MAX = 64 * MIB
 TERMINAL_INPUT_BYTES_MAX = MIB  # of one request
 TERMINAL_READERS_MAX = 64  # of one terminal
+TERMINAL_BYTES_PER_S = 16 * MIB  # read of one that prints without end; its program waits
 CODE_BYTES_MAX = 8 * MIB  # of one run
 CODE_OUTPUT_BYTES = 4 * MIB  # printed by one run
 CODE_OUTPUT_BYTES_MAX = 32 * MIB
