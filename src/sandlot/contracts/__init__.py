@@ -40,6 +40,15 @@ from sandlot.contracts.storage import Notebook, Points, Remains, Shown, Storage,
 from sandlot.contracts.terminals import Terminals, TerminalStream
 from sandlot.contracts.tool_stream import ToolStream
 from sandlot.contracts.tools import CustomTool, FileSetting, ToolFiles, ToolSetting
+from sandlot.contracts.vendor import (
+    Heard,
+    VendorCommand,
+    VendorHands,
+    VendorPause,
+    VendorSandboxes,
+    VendorSnapshots,
+    VendorTraits,
+)
 
 __all__ = [
     "CallStream",
@@ -57,6 +66,7 @@ __all__ = [
     "Group",
     "Guest",
     "GuestProcess",
+    "Heard",
     "Hits",
     "Host",
     "KnownProcess",
@@ -91,6 +101,12 @@ __all__ = [
     "Tree",
     "TreeStream",
     "Upkeep",
+    "VendorCommand",
+    "VendorHands",
+    "VendorPause",
+    "VendorSandboxes",
+    "VendorSnapshots",
+    "VendorTraits",
     "Volume",
     "Volumes",
 ]

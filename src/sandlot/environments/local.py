@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from sandlot.contracts import ExecutionEnvironment, OnProgress
+from sandlot.contracts import ExecutionEnvironment, Heard, OnProgress
 from sandlot.environments.binding import Binding
 from sandlot.environments.local_commands import run_command
 from sandlot.environments.local_files import LocalFiles
-from sandlot.environments.tool_calls import Heard, ToolCalls, catalogue
+from sandlot.environments.tool_calls import ToolCalls, catalogue
 from sandlot.environments.tree import Tree, translate
 from sandlot.environments.wishes import check_life, refuse_others
 from sandlot.model import (

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 
-from sandlot.environments.tool_calls import Heard
+from sandlot.contracts import Heard
 from sandlot.model import CallResult, LimitHit, Stream, limits
 from sandlot.tools.contained.command import Command
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from sandlot.contracts import OnProgress
+from sandlot.contracts import Heard, OnProgress
 from sandlot.contracts.tools import FileSetting, ToolFiles
 from sandlot.environments.progress import tell
 from sandlot.model import (
@@ -37,7 +37,6 @@ from sandlot.tools.direct.hands import DirectTool
 from sandlot.tools.outcome import ANSWERS, Outcome
 from sandlot.tools.toolbox import BUILT_IN
 
-Heard = Callable[[Stream, bytes], Awaitable[None]]  # waits while whoever listens is slow
 Run = Callable[[Command, ToolRequest, Heard], Awaitable[CallResult]]
 _SAID_MAX = 64  # pieces that wait for a listener
 
