@@ -9,6 +9,7 @@ from sandlot.conformance.environment_tools import TOOLS_OF_ENVIRONMENTS, conform
 from sandlot.conformance.file_stage import FileStage
 from sandlot.conformance.files import FILE_CHECKS, conform_files
 from sandlot.conformance.host import HOST_CHECKS, conform_host
+from sandlot.conformance.provisioner import PROVISIONER_CHECKS, ProvisionerStage, conform_provisioner
 from sandlot.conformance.runtime import RUNTIME_CHECKS, RUNTIME_DEVIATIONS
 from sandlot.conformance.storage import STORAGE_CHECKS, conform_storage
 from sandlot.conformance.terminals import TERMINAL_CHECKS, TERMINAL_DEVIATIONS, conform_terminals
@@ -21,6 +22,7 @@ __all__ = [
     "ENVIRONMENT_CHECKS",
     "FILE_CHECKS",
     "HOST_CHECKS",
+    "PROVISIONER_CHECKS",
     "RUNTIME_CHECKS",
     "RUNTIME_DEVIATIONS",
     "STORAGE_CHECKS",
@@ -35,6 +37,7 @@ __all__ = [
     "EnvironmentStage",
     "FileStage",
     "Outcome",
+    "ProvisionerStage",
     "Ran",
     "Stage",
     "Verdict",
@@ -45,6 +48,7 @@ __all__ = [
     "conform_environment_tools",
     "conform_files",
     "conform_host",
+    "conform_provisioner",
     "conform_storage",
     "conform_terminals",
     "conform_tools",

@@ -22,6 +22,9 @@ from sandlot.contracts.host import (
 )
 from sandlot.contracts.metrics import Metrics
 from sandlot.contracts.processes import Processes
+from sandlot.contracts.provision import (
+    InstanceProvisioner,
+)
 from sandlot.contracts.runtime import (
     Group,
     Guest,
@@ -69,6 +72,7 @@ __all__ = [
     "Heard",
     "Hits",
     "Host",
+    "InstanceProvisioner",
     "KnownProcess",
     "LineStream",
     "Lockers",

@@ -133,6 +133,16 @@ CODE_INTERRUPT_S = 5.0  # for a run to end when it is interrupted, before its co
 SAMPLE_INTERVAL_S = 5.0
 SAMPLES_KEPT = 720  # of one hour
 
+TAGS_MAX = 50  # of one instance
+TAG_KEY_CHARS_MAX = 128
+TAG_VALUE_CHARS_MAX = 256
+USER_DATA_BYTES_MAX = 16 * KIB  # given to an instance at its first start
+INSTANCE_REQUEST_CHARS_MAX = 64
+INSTANCES_MAX = 64  # of one local provisioner
+INSTANCE_LOCK_S = 60.0  # for another verb of the same instance to end
+INSTANCE_STOP_S = 20.0  # between TERM and KILL
+INSTANCE_CLEAN_S = 120.0  # for what an instance had to be given back
+
 SERVER_CONNECTIONS_MAX = 12_000  # of one server, all of its addresses together
 SERVER_CONNECTIONS_MAX_MAX = 1_000_000
 HEADER_BYTES_MAX = 64 * KIB  # of the head of one request
