@@ -52,7 +52,8 @@ conform: setup ## hold the runtimes and storages of this machine to what every o
 	@$(BIN)/sandlot --data-dir build/conform conform
 	@$(BIN)/sandlot --data-dir build/conform conform --storage all
 
-gen: setup ## write what is generated: what is sync, and the reference
+gen: setup ## write what is generated: the messages of the wire, what is sync, and the reference
+	@$(BIN)/python tools/gen_wire.py
 	@$(BIN)/python tools/gen_sync.py
 	@$(BIN)/python tools/gen_opensandbox.py
 	@$(BIN)/python tools/gen_reference.py

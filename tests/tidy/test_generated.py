@@ -1,13 +1,14 @@
 """What `make gen` writes is what is there, and the generator notices when its sources change."""
 
 import ast
+import importlib.util
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
-from tools import gen_opensandbox, gen_sync
+from tools import gen_opensandbox, gen_sync, gen_wire
 
 RUFF = Path(sys.executable).with_name("ruff")
 pytestmark = pytest.mark.skipif(not RUFF.exists(), reason="ruff is not installed beside this Python")
@@ -40,6 +41,15 @@ def test_the_sync_face_is_current() -> None:
 
 def test_the_sync_client_of_opensandbox_is_current() -> None:
     assert gen_opensandbox.generate() == gen_opensandbox.TARGET.read_text(), "run `make gen`"
+
+
+@pytest.mark.skipif(
+    not gen_wire.PLUGIN.exists() or importlib.util.find_spec("grpc_tools") is None,
+    reason="protoc and protoc-gen-py are not installed beside this Python",
+)
+def test_the_messages_of_the_wire_are_current() -> None:
+    there = {name: (gen_wire.TARGET / name).read_text() for name in gen_wire.files_of(gen_wire.TARGET)}
+    assert gen_wire.generate() == there, "run `make gen`"
 
 
 def test_a_copy_of_the_sources_gives_the_same(sources: Path) -> None:

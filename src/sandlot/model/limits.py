@@ -151,6 +151,16 @@ KEEP_ALIVE_S = 75.0  # that a connection stays open between two requests
 DRAIN_S = 10.0  # for requests under way, when a server is asked to stop
 TAKE_OVER_S = 2.0  # for another program to hold a data directory whose engine has ended
 
+MESSAGE_BYTES_MAX = 16 * MIB  # of one message of the wire, either way
+PIECE_BYTES = 256 * KIB  # of one piece of a stream
+JSON_DEPTH_MAX = 64  # of a message
+BODY_IDLE_S = 60.0  # for the next piece of a request
+LINGER_S = 15.0  # that what a client began goes on when it is cut off, for it to come back
+LINGER_S_MAX = 60.0
+RECONNECT_S = 30.0  # that a client tries to reach its server again
+ANSWER_S = 900.0  # for a server to answer what does not wait for something else
+CONNECT_S = 10.0  # for a server to take a connection
+
 TERMINATE_GRACE_S = 2.0  # between TERM and KILL
 KILL_DEADLINE_S = 10.0  # a guest that cannot end a command by then is itself at fault
 PAUSE_DRAIN_S_MAX = 3600.0  # for calls to end before a pause
