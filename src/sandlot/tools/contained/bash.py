@@ -40,6 +40,11 @@ exit
 """
 
 
+def remembering(shell: str, cmd: str) -> tuple[str, ...]:
+    """What runs a command in a shell that remembers. The name is for whoever calls this to check."""
+    return ("bash", "-c", _REMEMBERING, "bash", shell, cmd)
+
+
 def _plan(arguments: Mapping[str, Any]) -> Command:
     cmd, shell = arguments["cmd"], arguments.get("shell")
     if not cmd.strip():
@@ -49,7 +54,7 @@ def _plan(arguments: Mapping[str, Any]) -> Command:
         return Command(("/bin/sh", "-c", _ONCE, "sh", cmd), timeout_s=timeout_s)
     if not _NAME.fullmatch(shell):
         raise ToolProblem("shell is a name of up to 64 letters, digits, - and _")
-    return Command(("bash", "-c", _REMEMBERING, "bash", shell, cmd), timeout_s=timeout_s)
+    return Command(remembering(shell, cmd), timeout_s=timeout_s)
 
 
 def _tell(ended: Ended) -> Outcome:

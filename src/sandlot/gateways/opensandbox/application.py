@@ -1,0 +1,152 @@
+"""All of it as one ASGI application: who may ask what, and how a refusal is told."""
+
+import logging
+import secrets
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+from sandlot.contracts import Host
+from sandlot.gateways.opensandbox import translate
+from sandlot.gateways.opensandbox.commands import Commands
+from sandlot.gateways.opensandbox.egress import Egress
+from sandlot.gateways.opensandbox.files import Files
+from sandlot.gateways.opensandbox.lifecycle import USER, Lifecycle
+from sandlot.gateways.opensandbox.schema import Refused, read_port
+from sandlot.gateways.opensandbox.settings import EGRESS_PORT, EXECD_PORT, GatewaySettings, token_header
+from sandlot.gateways.web import Answer, Handler, Receive, Request, Route, Router, Scope, Send
+from sandlot.model import LimitReached, SandlotError, Unavailable
+
+KEY_HEADER: Final = "open-sandbox-api-key"
+PROXY: Final = "/sandboxes/{id}/proxy/{port}/{rest...}"
+_log = logging.getLogger("sandlot.gateways.opensandbox")
+_PATHS: Final = frozenset(["sandboxes", "snapshots", "templates", "pools", "metrics"])
+
+
+class OpenSandboxGateway:
+    """Serves below `/v1` and, as theirs does, below `/`."""
+
+    def __init__(self, host: Host, settings: GatewaySettings) -> None:
+        self._host = host
+        self._settings = settings
+        open_to_all = [Route("GET", "/health", self._health), Route("GET", "/version", self._version)]
+        self.open = Router(open_to_all)
+        self.lifecycle = Router([*Lifecycle(host, settings).routes(), *self._not_here()])
+        commands, files = Commands(host, USER), Files(host, USER)
+        self.execd = Router([Route("GET", "/ping", self._ping), *commands.routes(), *files.routes()])
+        self.egress = Router(Egress(host).routes())
+        self._proxy = Route("*", PROXY, self._proxied)
+
+    def serves(self, path: str) -> bool:
+        """Whether a path belongs here, on a server that has more than this."""
+        parts = path.strip("/").split("/")
+        return parts[0] == "v1" or parts[0] in _PATHS or path in ("/health", "/version")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        if scope["type"] != "http":
+            return
+        request = Request.of(scope, receive)
+        said = request.headers.get("x-request-id", "")
+        request_id = said if 0 < len(said) <= 128 and said.isprintable() and said.isascii() else secrets.token_hex(8)
+        answer = await self._answer(request)
+        answer = Answer(answer.status, answer.body, {**answer.headers, "x-request-id": request_id})
+        try:
+            await answer.send(send)
+        except SandlotError as error:  # the head is sent: all that is left is to end it
+            _log.info("request %s was cut: %s", request_id, error)
+            raise
+
+    async def _answer(self, request: Request) -> Answer:
+        try:
+            return await self._checked(request)
+        except SandlotError as error:
+            status, body = translate.refusal(error)
+            if status >= 500 and not isinstance(error, Unavailable | Refused):
+                _log.warning("%s %s: %s", request.method, request.path[:200], error)
+            headers = {"retry-after": "1"} if isinstance(error, LimitReached | Unavailable) else {}
+            return Answer.json(body, status, headers)
+
+    async def _checked(self, request: Request) -> Answer:
+        if found := self.open.find(request):
+            return await found(request)
+        if request.segments[:1] == ("v1",):
+            request.segments = request.segments[1:]
+        if (values := self._proxy.match(request.segments)) is not None:
+            request.values |= values
+            return await self._proxied(request)
+        self._check_key(request)
+        return await self._routed(self.lifecycle, request)
+
+    def _check_key(self, request: Request) -> None:
+        if not self._settings.api_key:
+            return
+        given = request.headers.get(KEY_HEADER, "")
+        if not given:
+            raise Refused("MISSING_API_KEY", f"the header {KEY_HEADER.upper()} is missing", status=401)
+        if not self._settings.is_key(given):
+            raise Refused("INVALID_API_KEY", "this is no key of this server", status=401)
+
+    async def _routed(self, router: Router, request: Request) -> Answer:
+        if found := router.find(request):
+            return await found(request)
+        if methods := ", ".join(router.methods(request)):
+            body = {"code": "METHOD_NOT_ALLOWED", "message": f"this path has {methods}"}
+            return Answer.json(body, 405, {"allow": methods})
+        return Answer.json({"code": "NOT_FOUND", "message": "there is no such path"}, 404)
+
+    async def _proxied(self, request: Request) -> Answer:
+        """What is in a sandbox, for whoever has its token, or the key."""
+        port = read_port(request.values["port"])
+        sandbox_id = request.values["id"]
+        token = request.headers.get(token_header(port).lower(), "")
+        if not (token and self._settings.is_token(token, sandbox_id, port)):
+            if not self._settings.api_key or request.headers.get(KEY_HEADER) is None:
+                raise Refused("MISSING_TOKEN", "the token of the endpoint is missing, or it is another's", status=401)
+            self._check_key(request)
+        request.segments = tuple(request.segments[4:])
+        if port == EXECD_PORT:
+            return await self._routed(self.execd, request)
+        if port == EGRESS_PORT:
+            return await self._routed(self.egress, request)
+        raise Refused("BACKEND_CONNECTION_FAILED", "ports of sandboxes cannot be reached through this server yet", 502)
+
+    async def _health(self, _request: Request) -> Answer:
+        return Answer.json({"status": "healthy"})
+
+    async def _version(self, _request: Request) -> Answer:
+        try:
+            return Answer.json({"version": version("sandlot")})
+        except PackageNotFoundError:
+            return Answer.json({"version": "unknown"})
+
+    async def _ping(self, request: Request) -> Answer:
+        await self._host.get(request.values["id"])
+        return Answer()
+
+    def _not_here(self) -> Iterable[Route]:
+        """What is theirs and not ours, yet or for good: it says so."""
+        reasons = {
+            ("PATCH", "/sandboxes/{id}/metadata"): "metadata cannot be changed yet",
+            ("POST", "/templates"): "templates are made with `sandlot template`",
+            ("GET", "/templates"): "templates are listed with `sandlot template`",
+            ("GET", "/templates/{template}"): "templates are shown with `sandlot template`",
+            ("DELETE", "/templates/{template}"): "templates are removed with `sandlot template`",
+            ("POST", "/pools"): "there are no pools: sandboxes start warm by themselves",
+            ("GET", "/pools"): "there are no pools: sandboxes start warm by themselves",
+            ("GET", "/pools/{pool}"): "there are no pools: sandboxes start warm by themselves",
+            ("PUT", "/pools/{pool}"): "there are no pools: sandboxes start warm by themselves",
+            ("DELETE", "/pools/{pool}"): "there are no pools: sandboxes start warm by themselves",
+        }
+        for (method, pattern), reason in reasons.items():
+            yield Route(method, pattern, _refusing(reason))
+
+
+def _refusing(reason: str) -> Handler:
+    async def refuse(_request: Request) -> Answer:
+        raise Refused("NOT_SUPPORTED", reason, status=501)
+
+    return refuse
