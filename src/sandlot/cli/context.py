@@ -65,12 +65,13 @@ class Context:
     interruption: Interruption
 
     @classmethod
-    def of(cls, args: argparse.Namespace, interruption: Interruption) -> "Context":
-        """Raises InvalidArgument."""
-        # Whoever leaves after one command would only throw a warm pool away.
-        settings = replace(load(), warm_pool=0)
-        if args.data_dir is not None:
-            settings = replace(settings, data=_absolute(args.data_dir))
+    def of(cls, args: argparse.Namespace, interruption: Interruption, settings: Settings | None = None) -> "Context":
+        """Without `settings`, those of the environment. Raises InvalidArgument."""
+        if settings is None:
+            # Whoever leaves after one command would only throw a warm pool away.
+            settings = replace(load(), warm_pool=0)
+            if args.data_dir is not None:
+                settings = replace(settings, data=_absolute(args.data_dir))
         screen = Screen(as_json=args.json)
         wait_s = values.duration("--wait", args.wait)
         return cls(args, settings, wait_s, screen, TemplateProgress(quiet=screen.as_json), interruption)

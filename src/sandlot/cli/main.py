@@ -49,7 +49,8 @@ def _main(argv: Sequence[str]) -> int:
     try:
         args = parse(argv)
         as_json, debug = args.json, args.debug
-        return load("running").run(load(args.verb).run, args)
+        verb = load(args.verb)
+        return load("running").run(verb.run, args, getattr(verb, "settings", None))
     except SandlotError as error:
         if debug:
             traceback.print_exc()

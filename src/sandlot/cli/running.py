@@ -9,6 +9,7 @@ import uvloop
 
 from sandlot.cli.context import Context
 from sandlot.cli.interruption import Interruption
+from sandlot.config.settings import Settings
 
 EXIT_SIGNAL = 128
 
@@ -31,14 +32,19 @@ def _log_to_stderr(*, debug: bool) -> None:
         logger.propagate = False
 
 
-def run(verb: Callable[[Context], Awaitable[int]], args: argparse.Namespace) -> int:
+def run(
+    verb: Callable[[Context], Awaitable[int]],
+    args: argparse.Namespace,
+    settings: Callable[[argparse.Namespace], Settings] | None = None,
+) -> int:
+    """`settings`: of a verb that has others than those of the environment."""
     _log_to_stderr(debug=args.debug)
     interruption: Interruption | None = None
 
     async def work() -> int:
         nonlocal interruption
         interruption = Interruption()
-        return await verb(Context.of(args, interruption))
+        return await verb(Context.of(args, interruption, settings(args) if settings else None))
 
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -33,6 +33,7 @@ VERBS: Mapping[str, str] = {
     "resume": "Let a paused session go on where it stood",
     "extend": "Give a session more time, or less: it lives for so long from now on",
     "kill": "Destroy sessions: everything that runs in them ends, their files are removed",
+    "serve": "Serve the engine of a data directory to clients: the SDK, the command line, any client of the wire",
     "health": "Tell how the host is: its space, its load, and what went wrong lately",
     "recover": "Bring a failed session back: its files as they were left, with nothing running in it",
     "doctor": "Tell what this machine can do, and what to do about what it cannot",

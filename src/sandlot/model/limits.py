@@ -148,6 +148,12 @@ SERVER_CONNECTIONS_MAX_MAX = 1_000_000
 HEADER_BYTES_MAX = 64 * KIB  # of the head of one request
 HEADER_TIMEOUT_S = 10.0  # for it to come
 KEEP_ALIVE_S = 75.0  # that a connection stays open between two requests
+HEADERS_MAX = 100  # of one request
+PIPELINED_MAX = 16  # requests of one connection that wait for the one before
+HANDSHAKE_S = 10.0  # for TLS to be agreed on
+BODY_PAUSE_S = 60.0  # between two pieces of a request
+WRITE_IDLE_S = 300.0  # for a client to read on
+DISCARDED_BYTES_MAX = 64 * MIB  # of a request that was answered before it had come whole
 DRAIN_S = 10.0  # for requests under way, when a server is asked to stop
 TAKE_OVER_S = 2.0  # for another program to hold a data directory whose engine has ended
 

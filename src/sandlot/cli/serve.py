@@ -1,0 +1,89 @@
+"""Serve the engine of a data directory to clients: the SDK, the command line, any client of the wire.
+
+It stops in order with TERM or INT: whoever is there is answered first, and sessions live on. With HUP it reads its
+settings again."""
+
+import argparse
+import logging
+import os
+import signal
+from typing import TYPE_CHECKING
+
+from sandlot import registry
+from sandlot.cli.context import Context
+from sandlot.config.service import ServiceConfig, load_service
+from sandlot.config.settings import Settings
+from sandlot.config.variables import CONFIG, ENGINE, SERVER
+from sandlot.model import InvalidArgument
+
+if TYPE_CHECKING:
+    from sandlot.wiring.serving import Serving
+
+USAGE = "serve [options]"
+_GLOBAL = "SANDLOT_DATA_DIR"  # an option of every verb
+_log = logging.getLogger("sandlot.server")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    for heading, variables in (("server", (CONFIG, *SERVER)), ("engine", ENGINE)):
+        group = parser.add_argument_group(heading)
+        for variable in variables:
+            if variable.name != _GLOBAL:
+                about = f"{variable.meaning.rstrip('.')} (default: {variable.default})".replace("%", "%%")
+                name = "--" + variable.key.replace("_", "-")
+                group.add_argument(name, metavar="VALUE", dest=_place(variable.name), help=about.replace("`", ""))
+
+
+def _place(name: str) -> str:
+    return "set_" + name
+
+
+def settings(args: argparse.Namespace) -> Settings:
+    """Of the engine. Raises InvalidArgument that names all that is wrong, of the server too."""
+    return _config(args).engine
+
+
+def _config(args: argparse.Namespace) -> ServiceConfig:
+    flags = {
+        variable.name: text
+        for variable in (CONFIG, *SERVER, *ENGINE)
+        if (text := getattr(args, _place(variable.name), None)) is not None
+    }
+    if args.data_dir is not None:
+        flags[_GLOBAL] = args.data_dir
+    return load_service(flags=flags)
+
+
+async def run(context: Context) -> int:
+    config = _config(context.args)
+    registry.load("server", "logs")(config.log_level, config.log_format)
+    serving: Serving = registry.load("server", "serving")(config, os.environ, os.getpid())
+
+    def on_signal(number: int) -> None:
+        if number == signal.SIGHUP:
+            _reload(context, serving)
+        else:
+            serving.stop()
+
+    def ready() -> None:
+        told = [place.told(with_tls=config.tls is not None) for place in serving.places]
+        if context.screen.as_json:
+            context.screen.json({"listen": told, "data_dir": str(config.engine.data), "pid": os.getpid()})
+        else:
+            context.screen.line(f"serving {', '.join(told) or 'nothing'}, data in {config.engine.data}")
+        _log.info("serving %s; nobody outside of this machine is listened to: there are no keys", ", ".join(told))
+
+    with context.interruption.handled_by(on_signal):
+        await serving.run(ready)
+    return 0
+
+
+def _reload(context: Context, serving: "Serving") -> None:
+    try:
+        left = serving.reload(_config(context.args))
+    except InvalidArgument as error:
+        _log.error("the settings stay as they were: %s", error)
+        return
+    _log.info("the settings were read again")
+    if left:
+        _log.warning("these take a restart: %s", ", ".join(left))

@@ -1,0 +1,243 @@
+"""One connection: what uvicorn's has, and the bounds that it lacks.
+
+uvicorn waits for ever for the rest of a head or a body, and takes a head of any size. Here every wait for a client has
+an end, and what a client can make us keep is bounded. A request under way is not bounded: the application does that."""
+
+import asyncio
+import json
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from sandlot.model import limits
+
+_log = logging.getLogger("sandlot.server")
+_LOOKS = 4  # at a body that does not go on, within the time that it has
+
+
+@dataclass(slots=True)
+class Bounds:
+    """Of all connections; those who come after a change have the new ones."""
+
+    connections_max: int
+    header_timeout_s: float
+    keep_alive_s: float
+
+
+@dataclass(slots=True)
+class Crowd:
+    """All connections of a server. The order of `waiting` is that in which they began to wait for their clients."""
+
+    bounds: Bounds
+    state: ServerState = field(default_factory=ServerState)
+    greeting: int = 0  # accepted, not yet connections: TLS says hello first
+    waiting: "dict[Connection, float]" = field(default_factory=dict[Any, float])
+    refused: int = 0  # turned away because there were too many
+    late: int = 0  # closed because their clients did not go on
+    broken: int = 0  # closed because what came was not HTTP, or too much
+
+    @property
+    def count(self) -> int:
+        return len(self.state.connections) + self.greeting
+
+
+class TooLarge(Exception):
+    """Of a head."""
+
+
+class Connection(HttpToolsProtocol):
+    """`is_trusted`: its peer is known to be the same user; it may be silent until it has something to say."""
+
+    def __init__(self, config: Config, crowd: Crowd, *, is_trusted: bool = False) -> None:
+        super().__init__(config, crowd.state, {})
+        self._crowd = crowd
+        self._is_trusted = is_trusted
+        self.access_log = False
+        self.timeout_keep_alive = crowd.bounds.keep_alive_s
+        self._head_bytes = 0  # of a head that is coming
+        self._framing_bytes = 0  # of a message, beside its body
+        self._body_bytes = 0
+        self._has_begun = False  # a head has
+        self._is_in_message = False
+        self._last_data_at = 0.0
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._body_timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
+
+    # ---- life --------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] - as uvicorn has it
+        super().connection_made(transport)
+        if self._is_trusted:
+            self._crowd.waiting[self] = self.loop.time()
+        else:
+            self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._crowd.waiting.pop(self, None)
+        for timer in (self._head_timer, self._body_timer, self._write_timer):
+            if timer is not None:
+                timer.cancel()
+        self._head_timer = self._body_timer = self._write_timer = None
+        self._unset_keepalive_if_required()
+        super().connection_lost(exc)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request of it is under way."""
+        return self.cycle is not None and not self.cycle.response_complete  # pyright: ignore[reportUnnecessaryComparison] - None before the first
+
+    def drop(self) -> None:
+        """At once, whatever is under way."""
+        self.transport.abort()
+
+    # ---- what comes --------------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        self._last_data_at = self.loop.time()
+        if self._is_in_message:
+            self._framing_bytes += len(data)
+        else:
+            self._head_bytes += len(data)
+        super().data_received(data)
+        if self.transport.is_closing():
+            return
+        if self._is_in_message:
+            # Chunks of one byte have five of framing; trailers and extensions without end have no such excuse.
+            if self._framing_bytes > self._body_bytes * 16 + limits.HEADER_BYTES_MAX:
+                self.refuse(431, "resource_exhausted", "too much beside the body")
+            elif self._body_timer is None:
+                self._look_at_body()
+        elif self._head_bytes > limits.HEADER_BYTES_MAX:
+            self.refuse(431, "resource_exhausted", f"the head is larger than {limits.HEADER_BYTES_MAX} bytes")
+        elif self._head_timer is None and not self.is_busy:
+            if self._head_bytes == 0 and self.timeout_keep_alive_task is not None:
+                self._crowd.waiting[self] = self._last_data_at
+            else:  # something came that is no whole head
+                self._await_head()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._has_begun = True
+        if len(self.pipeline) >= limits.PIPELINED_MAX:
+            raise TooLarge(f"more than {limits.PIPELINED_MAX} requests before the first was answered")
+        if self._head_timer is None:
+            self._await_head()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if len(self.headers) >= limits.HEADERS_MAX:
+            raise TooLarge(f"more than {limits.HEADERS_MAX} headers")
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if size > limits.HEADER_BYTES_MAX:
+            raise TooLarge(f"the head is larger than {limits.HEADER_BYTES_MAX} bytes")
+        super().on_headers_complete()
+        self._head_bytes = self._framing_bytes = self._body_bytes = 0
+        self._is_in_message, self._has_begun = True, False
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+        self._crowd.waiting.pop(self, None)
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        if self.cycle.response_complete and self._body_bytes > limits.DISCARDED_BYTES_MAX:
+            self.drop()  # it was answered, and does not stop
+            return
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._is_in_message = False
+        if self._body_timer is not None:
+            self._body_timer.cancel()
+            self._body_timer = None
+        self._crowd.waiting.pop(self, None)
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.timeout_keep_alive_task is not None and not self._is_in_message:
+            self._crowd.waiting[self] = self.loop.time()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """It is answered as if it had not asked."""
+
+    # ---- waiting for the client --------------------------------------------------------------------------------
+
+    def _await_head(self) -> None:
+        self._crowd.waiting[self] = self.loop.time()
+        self._head_timer = self.loop.call_later(self._crowd.bounds.header_timeout_s, self._end_of_patience)
+
+    def _end_of_patience(self) -> None:
+        self._head_timer = None
+        if self.flow.read_paused:  # it is we who do not read
+            self._await_head()
+            return
+        self._crowd.late += 1
+        if self._head_bytes or self._has_begun:
+            self.refuse(408, "deadline_exceeded", "the head of the request did not come in time", counted=False)
+        else:
+            self.transport.close()
+
+    def _look_at_body(self) -> None:
+        now = self.loop.time()
+        if self.flow.read_paused:
+            self._last_data_at = now  # it is the application that does not read
+        if now - self._last_data_at >= limits.BODY_PAUSE_S:
+            self._crowd.late += 1
+            self.refuse(408, "deadline_exceeded", "the body of the request did not go on", counted=False)
+            return
+        self._crowd.waiting.setdefault(self, now)
+        self._body_timer = self.loop.call_later(limits.BODY_PAUSE_S / _LOOKS, self._look_at_body)
+
+    # ---- what goes ---------------------------------------------------------------------------------------------
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._write_timer = self.loop.call_later(limits.WRITE_IDLE_S, self._end_of_reading)
+
+    def resume_writing(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+        super().resume_writing()
+
+    def _end_of_reading(self) -> None:
+        self._crowd.late += 1
+        self.drop()
+
+    def send_400_response(self, msg: str) -> None:
+        """What came is no HTTP, or has too much of something."""
+        self.refuse(400, "invalid_argument", msg)
+
+    def refuse(self, status: int, code: str, message: str, *, counted: bool = True) -> None:
+        """Say why and close. An answer that is on its way is cut off: two of them would be read as one."""
+        self._crowd.broken += counted
+        if self.transport.is_closing():
+            return
+        if self.is_busy:
+            started, self.cycle.disconnected = self.cycle.response_started, True
+            self.cycle.message_event.set()
+            if started:
+                self.drop()
+                return
+        _log.debug("refused a connection: %s", message)
+        self.transport.write(answer(status, code, message))
+        self.transport.close()
+
+
+def answer(status: int, code: str, message: str) -> bytes:
+    """A whole response, after which the connection ends."""
+    body = json.dumps({"code": code, "message": message}).encode()
+    head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
+    return STATUS_LINE[status] + head + body
+
+
+__all__ = ["Bounds", "Connection", "Crowd", "FlowControl", "TooLarge", "answer"]

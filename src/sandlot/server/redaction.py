@@ -1,0 +1,56 @@
+"""The one place where secrets are taken out of what is logged. Its text may be hostile: no pattern here goes back."""
+
+import re
+from collections.abc import Iterator
+
+HIDDEN = "[hidden]"
+_WORDS = (
+    *("password", "passwd", "passphrase", "secret", "token", "apikey", "privatekey", "credential", "authorization"),
+    *("cookie", "sessionkey", "accesskey"),
+)
+_SEPARATORS = str.maketrans("", "", "-_.")
+_NAME = re.compile(
+    r"""(?P<name>(?<![a-z0-9_.\-])[a-z0-9_.\-]++)["']?\s*+[=:]\s*+(?:(?:bearer|basic|digest|token)\s++)?""",
+    re.IGNORECASE,
+)
+_VALUE = re.compile(rf"""{re.escape(HIDDEN)}|"(?:[^"\\]|\\.)*+"?|'(?:[^'\\]|\\.)*+'?|[^\s,;&"'}}\])]++""", re.DOTALL)
+_PATTERNS = (
+    (re.compile(r"(?P<keep>\b(?:bearer|basic)\s++)[a-z0-9._~+/=\-]{6,}+", re.IGNORECASE), rf"\g<keep>{HIDDEN}"),
+    # What is in front of the host of an address.
+    (re.compile(r"(?P<keep>://)[^\s/@:]*+:[^\s/@]*+@"), rf"\g<keep>{HIDDEN}@"),
+    # What is known by its form.
+    (re.compile(r"-----BEGIN [A-Z ]*+(?<=PRIVATE KEY)-----.*?(?:-----END [A-Z ]*+-----|\Z)", re.DOTALL), HIDDEN),
+    (
+        re.compile(
+            r"(?<![a-zA-Z0-9_\-])(?:sk|pk|rk|ghp|gho|ghs|ghu|github_pat|glpat|xox[abprs]|hf|sl)[_\-][a-zA-Z0-9_\-]{16,}+"
+        ),
+        HIDDEN,
+    ),
+    (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), HIDDEN),
+    (re.compile(r"(?<![a-zA-Z0-9_\-])eyJ[a-zA-Z0-9_\-]{8,}+\.[a-zA-Z0-9_\-]{8,}+\.[a-zA-Z0-9_\-]*+"), HIDDEN),
+)
+
+
+def redact(text: str) -> str:
+    """The same, with `[hidden]` where a secret stood. Rather too much than too little."""
+    text = "".join(_without_values(text))
+    for pattern, replacement in _PATTERNS:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def _without_values(text: str) -> Iterator[str]:
+    """A value that is no secret may have one in it, so only the name of it is passed over."""
+    told = at = 0
+    while match := _NAME.search(text, at):
+        at = match.end()
+        if is_secret(match["name"]) and (value := _VALUE.match(text, at)):
+            yield text[told:at] + HIDDEN
+            told = at = value.end()
+    yield text[told:]
+
+
+def is_secret(name: str) -> bool:
+    """Whether what has this name is not to be told."""
+    plain = name.lower().translate(_SEPARATORS)
+    return any(word in plain for word in _WORDS)

@@ -1,0 +1,190 @@
+"""A server: an engine behind the procedures of the wire, behind the doors that its settings name."""
+
+import asyncio
+import logging
+import resource
+import socket
+import ssl
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from sandlot.config.addresses import Address
+from sandlot.config.service import ServiceConfig, TlsFiles
+from sandlot.host.service import SandboxHostService
+from sandlot.model import InvalidArgument, SandlotError
+from sandlot.rpc.server import application
+from sandlot.server import logs
+from sandlot.server.connections import Bounds
+from sandlot.server.figures import Figures
+from sandlot.server.front import Front
+from sandlot.server.http import HttpServer
+from sandlot.server.listening import bind, bound_address
+from sandlot.server.origins import Origins
+from sandlot.server.systemd import Notifier, inherited_sockets
+from sandlot.server.tls import server_context
+from sandlot.wiring.embedded import build
+
+_log = logging.getLogger("sandlot.server")
+_OWN_FILES = 1024  # descriptors that are not for connections
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    socket: socket.socket
+    address: Address
+
+    inode: int = 0  # of a path that is ours to remove
+
+    def close(self) -> None:
+        path = Path(self.address.path)
+        with suppress(OSError):
+            if self.inode and path.stat().st_ino == self.inode:
+                path.unlink()
+        self.socket.close()
+
+    def told(self, *, with_tls: bool) -> str:
+        return str(self.address) if self.address.is_unix else f"http{'s' * with_tls}://{self.address}"
+
+
+class Serving:
+    """Made with all that can be wrong found out; nothing of the data directory is touched before `run`."""
+
+    def __init__(self, config: ServiceConfig, environment: Mapping[str, str], pid: int) -> None:
+        """Raises InvalidArgument that names every place that cannot be had."""
+        self.config = config
+        self._tls: ssl.SSLContext | None = None
+        self._notifier = Notifier(environment)
+        self.places: list[Place] = []
+        self._stop = asyncio.Event()
+        self._server: HttpServer | None = None
+        self._front: Front | None = None
+        try:
+            self._prepare(inherited_sockets(environment, pid))
+        except BaseException:  # raised again
+            self._close_sockets()
+            raise
+
+    def _prepare(self, inherited: Sequence[socket.socket]) -> None:
+        wrong: list[str] = []
+        self.places = [Place(one, bound_address(one)) for one in inherited]
+        for place in self.places:
+            if not place.address.is_loopback:
+                wrong.append(f"{place.address}, which systemd listens on, can be reached from other machines")
+        if self.config.tls is not None:
+            try:
+                self._tls = server_context(self.config.tls)
+            except InvalidArgument as error:
+                wrong.append(error.message)
+        for address in () if inherited else self.config.listen:
+            try:
+                self.places.append(_take(address))
+            except SandlotError as error:
+                wrong.append(error.message)
+        if wrong:
+            raise InvalidArgument("; ".join(wrong))
+
+    def stop(self) -> None:
+        """Leave, as soon as those who are there were answered. The second time: without them."""
+        if self._stop.is_set() and self._server is not None:
+            self._server.crowd.bounds.keep_alive_s = 0
+            self._drop_soon()
+        self._stop.set()
+
+    def _drop_soon(self) -> None:
+        assert self._server is not None
+        for connection in tuple(self._server.crowd.state.connections):
+            connection.transport.abort()
+
+    async def run(self, ready: Callable[[], None]) -> None:
+        """Until `stop`. `ready` is called when all doors are open. Raises what starting an engine raises."""
+        try:
+            engine = build(self.config.engine)
+            await engine.start()
+            try:
+                await self._serve(engine, ready)
+            finally:
+                await engine.close()
+                if self._server is not None:
+                    await self._server.drop()
+        finally:
+            self._close_sockets()
+
+    async def _serve(self, engine: SandboxHostService, ready: Callable[[], None]) -> None:
+        config = self.config
+        self._server = server = HttpServer(_bounds(config))
+        figures = Figures(server.crowd) if config.metrics else None
+        self._front = front = Front(
+            application(engine), engine, Origins(config.allowed_hosts), figures, access_log=config.access_log
+        )
+        for place in self.places:
+            if place.address.is_unix:
+                server.open(place.socket, front.application(is_open=False))
+            else:
+                server.open(place.socket, front.application(is_open=True), tls=self._context)
+        front.is_ready = True
+        told = ", ".join(place.told(with_tls=self._tls is not None) for place in self.places)
+        self._notifier.ready(f"serving {told or config.engine.data}")
+        ready()
+        await self._stop.wait()
+        self._notifier.stopping()
+        front.is_ready = False
+        server.stop_listening()
+        self._close_sockets()  # whoever comes now is refused at once, and need not wait to hear of it
+        if left := await server.drain(self.config.drain_s):
+            _log.warning("%d connections were cut off; what runs in sessions goes on", left)
+
+    def _context(self) -> ssl.SSLContext | None:
+        return self._tls
+
+    def reload(self, config: ServiceConfig) -> Sequence[str]:
+        """Certificates, bounds and the log as they are told now; which other settings would need a restart. Raises
+        InvalidArgument; then all is as before."""
+        tls = None if config.tls is None else server_context(config.tls)
+        if (tls is None) is not (self._tls is None):
+            raise InvalidArgument("TLS cannot be turned on or off while the server runs", next_step="restart it")
+        self._notifier.reloading(int(time.monotonic() * 1_000_000))
+        before, self.config, self._tls = self.config, config, tls
+        if self._server is not None:
+            self._server.crowd.bounds = _bounds(config)
+        if self._front is not None:
+            self._front.access_log = config.access_log
+            self._front.origins = Origins(config.allowed_hosts)
+        logs.configure(config.log_level, config.log_format)
+        self._notifier.ready("serving, with new settings")
+        fixed = ("engine", "listen", "metrics", "tracing")
+        return [name for name in fixed if getattr(before, name) != getattr(config, name)]
+
+    def _close_sockets(self) -> None:
+        for place in self.places:
+            place.close()
+
+
+def _take(address: Address) -> Place:
+    """Raises Unavailable."""
+    bound = bind(address)
+    if address.is_unix:
+        return Place(bound, address, Path(address.path).stat().st_ino)
+    return Place(bound, bound_address(bound))
+
+
+def _bounds(config: ServiceConfig) -> Bounds:
+    return Bounds(_connections_max(config.connections_max), config.header_timeout_s, config.keep_alive_s)
+
+
+def _connections_max(wanted: int) -> int:
+    """As many as this process can have descriptors for. The engine needs some, too."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = wanted + _OWN_FILES
+    if soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft < needed:
+        _log.warning("this process may open %d files: the server takes %d connections", soft, max(soft // 2, 1))
+        return max(soft - _OWN_FILES, soft // 2, 1)
+    return wanted
+
+
+__all__ = ["Place", "Serving", "TlsFiles"]

@@ -1,0 +1,267 @@
+"""`sandlot serve`: what it refuses before it begins, whom it answers, and how it ends."""
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.serving import PATIENCE_S, Server, ask, environment, raw, read_all, server
+from tests.waiting import until
+
+HUNDREDS = 300
+
+
+@pytest.fixture
+def served(data_dir: Path) -> Iterator[Server]:
+    with server(data_dir, "--log-format", "json", "--access-log", "on") as one:
+        yield one
+
+
+def fails(*arguments: str) -> str:
+    """What it says when it does not begin."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "sandlot", *arguments],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=PATIENCE_S,
+    )
+    assert ran.returncode == 2, ran.stderr
+    return ran.stderr
+
+
+def test_every_mistake_is_told_at_once_and_nothing_is_made(tmp_path: Path) -> None:
+    data, config = tmp_path / "data", tmp_path / "sandlot.toml"
+    config.write_text("warm_pool = -1\n")
+    words = ("--data-dir", str(data), "serve", "--config", str(config))
+    said = fails(*words, "--listen", "0.0.0.0:8700", "--log-level", "loud", "--tls-key", str(tmp_path / "none"))
+    for part in ("warm_pool in ", "--listen", "--log-level", "--tls-key"):
+        assert part in said
+    (tmp_path / "key").write_text("no key")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        place = f"127.0.0.1:{port},unix:{tmp_path}/no/such/folder/s"
+        key = str(tmp_path / "key")
+        said = fails("--data-dir", str(data), "serve", "--listen", place, "--tls-certificate", key, "--tls-key", key)
+    for part in (str(port), "no/such/folder", "no certificate"):
+        assert part in said
+    assert not data.exists()
+
+
+def test_it_tells_how_it_is(served: Server) -> None:
+    assert served.ask("/healthz").document == {"status": "ok"}
+    ready = served.ask("/readyz")
+    assert ready.document["status"] in ("healthy", "degraded")
+    assert ready.status == 200
+    figures = served.ask("/metrics")
+    assert figures.headers["content-type"].startswith("text/plain; version=0.0.4")
+    text = figures.body.decode()
+    assert re.search(r"^sandlot_sessions 0\.0$", text, re.MULTILINE)
+    assert re.search(r'^sandlot_requests_total\{procedure="readyz",status="200"\} 1\.0$', text, re.MULTILINE)
+    served.ask("/made/up")
+    text = served.ask("/metrics").body.decode()
+    assert 'procedure="other",status="404"' in text
+    assert "made/up" not in text, "whoever asks does not make figures"
+    assert served.ask("/nothing").document["code"] == "unimplemented"
+
+
+def test_pages_of_browsers_are_refused(served: Server) -> None:
+    assert served.ask("/healthz", Host="evil.example").status == 403
+    assert served.ask("/healthz", Origin="http://evil.example").status == 403
+    assert served.ask("/healthz", Sec_Fetch_Site="cross-site").status == 403
+    refused = served.ask("/x", "POST", b"{}", Origin="null").document
+    assert refused["code"] == "permission_denied"
+
+
+def test_every_request_has_an_id_and_a_line_and_no_secret_is_in_it(served: Server) -> None:
+    given = served.ask("/healthz?api_key=hunter2", X_Request_Id="mine-1", Authorization="Bearer hunter2")
+    assert given.headers["x-request-id"] == "mine-1"
+    made = served.ask("/healthz", X_Request_Id="no such id").headers["x-request-id"]
+    assert re.fullmatch(r"[0-9a-f]{16}", made)
+    served.stop()
+    lines = [json.loads(line) for line in served.log.splitlines()]
+    told = {line["request"]: line for line in lines if line["logger"] == "sandlot.access"}
+    assert told["mine-1"]["status"] == told[made]["status"] == 200
+    assert "hunter2" not in served.log
+
+
+def test_it_says_at_its_start_whom_it_listens_to(served: Server) -> None:
+    assert "nobody outside of this machine is listened to" in served.log
+
+
+async def test_hundreds_of_slow_clients_do_not_disturb_others(data_dir: Path) -> None:
+    with server(data_dir, "--header-timeout-s", "2") as one, contextlib.ExitStack() as stack:
+        for _ in range(HUNDREDS):
+            stack.enter_context(raw(one.port, b""))
+            stack.enter_context(raw(one.port, b"POST /x HTTP/1.1\r\nhost: localhost\r\nx-slow: "))
+        assert all(one.ask("/healthz").status == 200 for _ in range(20))
+
+        def waiting() -> float:
+            found = re.search(r"^sandlot_connections_waiting (\S+)$", one.ask("/metrics").body.decode(), re.MULTILINE)
+            return float(found[1]) if found else -1
+
+        assert await until(lambda: waiting() == 0), "they are not waited for"
+        assert "Traceback" not in one.log
+
+
+def test_it_answers_who_is_there_before_it_ends(data_dir: Path) -> None:
+    with server(data_dir) as one:
+        slow = raw(one.port, b"POST /x HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n{")
+        idle = one.connection()
+        assert ask(idle, "/healthz").status == 200
+        ended = threading.Timer(0.5, slow.sendall, [b"}"])
+        ended.start()
+        assert one.stop() == 0
+        ended.join()
+        with slow:
+            assert b"HTTP/1.1 404 " in read_all(slow)
+        idle.close()
+        with pytest.raises(ConnectionRefusedError):
+            raw(one.port, b"")
+
+
+def test_who_takes_too_long_is_cut_off(data_dir: Path) -> None:
+    slow = b"POST /x HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n"
+    with server(data_dir, "--drain-s", "0.2") as one, raw(one.port, slow) as left:
+        assert one.ask("/healthz").status == 200
+        assert one.stop(signal.SIGINT) == 0
+        assert read_all(left) == b""
+
+
+def test_a_path_is_listened_on_and_removed(data_dir: Path, tmp_path: Path) -> None:
+    path = tmp_path / "sandlot.sock"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    with server(data_dir, listen=f"unix:{path}") as one:
+        assert path.stat().st_mode & 0o777 == 0o660
+        with socket.socket(socket.AF_UNIX) as connected:
+            connected.settimeout(PATIENCE_S)
+            connected.connect(str(path))
+            connected.sendall(b"GET /healthz HTTP/1.1\r\nhost: whatever\r\nconnection: close\r\n\r\n")
+            assert b'{"status": "ok"}' in read_all(connected)
+        assert one.stop() == 0
+        assert not path.exists()
+
+
+def certificate(folder: Path, name: str, issuer: str | None = None) -> None:
+    """NAME.pem and NAME.key, for localhost."""
+    folder.mkdir(exist_ok=True)
+    words = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
+    words += ["-subj", f"/CN={name}", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    if issuer is not None:
+        words += ["-CA", f"{issuer}.pem", "-CAkey", f"{issuer}.key", "-addext", "basicConstraints=critical,CA:FALSE"]
+    words += ["-keyout", f"{name}.key", "-out", f"{name}.pem"]
+    subprocess.run(words, cwd=folder, check=True, capture_output=True, timeout=PATIENCE_S)
+
+
+def peer_name(port: int, trust: Path, own: tuple[Path, Path] | None = None) -> str:
+    """Whom a client meets who trusts one certificate. Raises ssl.SSLError, and ConnectionError where it is refused."""
+    context = ssl.create_default_context(cafile=str(trust))
+    if own is not None:
+        context.load_cert_chain(*own)
+    connection = http.client.HTTPSConnection("localhost", port, timeout=PATIENCE_S, context=context)
+    with contextlib.closing(connection):
+        connection.request("GET", "/healthz")
+        assert connection.getresponse().read() == b'{"status": "ok"}'
+        met: Any = connection.sock.getpeercert()
+        return {name: value for ((name, value),) in met["subject"]}["commonName"]
+
+
+async def test_certificates_are_exchanged_while_it_runs(data_dir: Path, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    for name in ("first", "second"):
+        certificate(keys, name)
+    for part in ("pem", "key"):
+        (keys / f"now.{part}").write_bytes((keys / f"first.{part}").read_bytes())
+    tls = ("--tls-certificate", str(keys / "now.pem"), "--tls-key", str(keys / "now.key"))
+    with server(data_dir, *tls) as one:
+        assert one.listen[0].startswith("https://")
+        assert peer_name(one.port, keys / "first.pem") == "first"
+        with raw(one.port, b"GET / HTTP/1.1\r\n\r\n") as plain:
+            assert read_all(plain)[:4] != b"HTTP"
+        (keys / "now.key").write_text("broken")
+        one.process.send_signal(signal.SIGHUP)
+        assert await until(lambda: "the settings stay as they were" in one.log)
+        assert peer_name(one.port, keys / "first.pem") == "first"
+        for part in ("pem", "key"):
+            (keys / f"now.{part}").write_bytes((keys / f"second.{part}").read_bytes())
+        one.process.send_signal(signal.SIGHUP)
+        assert await until(lambda: "the settings were read again" in one.log)
+        assert peer_name(one.port, keys / "second.pem") == "second"
+
+
+def test_clients_need_a_certificate_where_that_is_wanted(data_dir: Path, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    for name in ("server", "root", "stranger"):
+        certificate(keys, name)
+    certificate(keys, "client", "root")
+    tls = ("--tls-certificate", str(keys / "server.pem"), "--tls-key", str(keys / "server.key"))
+    with server(data_dir, *tls, "--tls-client-ca", str(keys / "root.pem")) as one:
+        trust = keys / "server.pem"
+        assert peer_name(one.port, trust, (keys / "client.pem", keys / "client.key")) == "server"
+        for own in (None, (keys / "stranger.pem", keys / "stranger.key")):
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                peer_name(one.port, trust, own)
+
+
+async def test_limits_and_the_log_are_read_again(data_dir: Path, tmp_path: Path) -> None:
+    config = tmp_path / "sandlot.toml"
+    config.write_text('log_level = "info"\n')
+    with server(data_dir, "--config", str(config)) as one:
+        one.ask("/healthz")
+        assert "path=/healthz" not in one.log
+        config.write_text('access_log = true\nconnections_max = 1\nwarm_pool = 1\nlog_format = "json"\n')
+        one.process.send_signal(signal.SIGHUP)
+        assert await until(lambda: "the settings were read again" in one.log)
+        assert await until(lambda: "these take a restart: engine" in one.log)
+        assert one.ask("/healthz").status == 200
+        assert await until(lambda: '"path": "/healthz"' in one.log)
+        with raw(one.port, b"") as silent:
+            assert await until(lambda: one.ask("/healthz").status == 503)
+            silent.close()
+        config.write_text("nonsense = 1\n")
+        one.process.send_signal(signal.SIGHUP)
+        assert await until(lambda: "nonsense" in one.log)
+        assert await until(lambda: one.ask("/healthz").status == 200)
+
+
+def test_systemd_listens_and_is_told(data_dir: Path, tmp_path: Path) -> None:
+    start = "import os, sys; os.environ['LISTEN_PID'] = str(os.getpid()); os.execv(sys.executable, sys.argv[1:])"
+    words = [sys.executable, "-m", "sandlot", "--data-dir", str(data_dir), "serve"]
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as hearing,
+        socket.create_server(("127.0.0.1", 0)) as listening,
+    ):
+        hearing.bind(str(tmp_path / "notify"))
+        hearing.settimeout(PATIENCE_S)
+        waiting = raw(listening.getsockname()[1], b"GET /healthz HTTP/1.1\r\nhost: x.localhost\r\n\r\n")
+        process = subprocess.Popen(
+            [sys.executable, "-c", start, *words],
+            env=environment(LISTEN_FDS="1", NOTIFY_SOCKET=str(tmp_path / "notify")),
+            preexec_fn=lambda: os.dup2(listening.fileno(), 3),
+            pass_fds=(3,),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            assert hearing.recv(1000).startswith(b"READY=1")
+            with waiting:
+                assert waiting.recv(1000).startswith(b"HTTP/1.1 403 ")
+            process.terminate()
+            assert hearing.recv(1000) == b"STOPPING=1"
+            assert process.wait(PATIENCE_S) == 0
+        finally:
+            process.kill()
+            process.wait()
