@@ -28,6 +28,13 @@ ROWS = (
     Row("server", "serving", "sandlot.wiring.serving:Serving", "a server needs Linux", "linux"),
     Row("server", "logs", "sandlot.server.logs:configure", "report it"),
     Row("host", "fake", "sandlot.fakes.host:FakeHost", "report it"),
+    Row("target", "native", "sandlot.wiring.targets:native", "report it"),
+    Row("target", "local", "sandlot.wiring.targets:local", "report it"),
+    Row("target", "local-provisioner", "sandlot.wiring.targets:local_provisioner", "report it"),
+    Row("target", "fake-provisioner", "sandlot.wiring.targets:fake_provisioner", "report it"),
+    Row("target", "fake-host", "sandlot.wiring.targets:fake_host", "report it"),
+    Row("target", "fake-environment", "sandlot.wiring.targets:fake_environment", "report it"),
+    Row("target", "fake-control", "sandlot.wiring.targets:fake_control", "report it"),
 )
 
 

@@ -1,12 +1,13 @@
 """Hold the runtimes and storages of this machine to what they promise, and tell what was not kept.
 
-Every check has a session of its own, which is destroyed behind it. Known deviations are told with their reason. The
-exit code is 0 when there is no other."""
+With TARGET it is that one thing, which may be your own. Every check has a session of its own, which is destroyed behind
+it. Known deviations are told with their reason. The exit code is 0 when there is no other."""
 
 import argparse
 import dataclasses
 from collections.abc import Sequence
 
+from sandlot.cli.conform_target import conform_one, list_checks
 from sandlot.cli.context import Context, Engine
 from sandlot.cli.screen import Screen
 from sandlot.conformance import (
@@ -24,11 +25,26 @@ from sandlot.conformance import (
 )
 from sandlot.model import AUTO, CapabilityNotSupported, InvalidArgument, Probe
 
-USAGE = "conform [options]"
+USAGE = "conform [options] [TARGET]"
 _ALL = "all"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "target",
+        metavar="TARGET",
+        nargs="?",
+        help="one thing alone, with all that such a thing promises: native, local, local-provisioner, fake-host, "
+        "fake-environment, fake-control, fake-provisioner; or MODULE:FACTORY of your own",
+    )
+    parser.add_argument("--only", metavar="CHECK", action="append", help="of a target, this check alone; repeatable")
+    parser.add_argument(
+        "--deviation",
+        metavar="CHECK=REASON",
+        action="append",
+        help="of a target, a check that is known to fail, and why; one that passes all the same is told; repeatable",
+    )
+    parser.add_argument("--list", action="store_true", help="tell the checks of targets, and run none")
     parser.add_argument("--runtime", metavar="NAME", help="this one alone (default: all that work here)")
     parser.add_argument(
         "--storage",
@@ -48,6 +64,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(context: Context) -> int:
+    if context.args.list:
+        return list_checks(context)
+    if context.args.target is not None:
+        return await conform_one(context)
+    if context.args.only or context.args.deviation:
+        raise InvalidArgument("--only and --deviation are of a target", next_step="name one")
     if context.args.matrix:
         return await _matrix(context)
     asked: str | None = context.args.storage

@@ -12,6 +12,7 @@ from sandlot.conformance.host import HOST_CHECKS, conform_host
 from sandlot.conformance.provisioner import PROVISIONER_CHECKS, ProvisionerStage, conform_provisioner
 from sandlot.conformance.runtime import RUNTIME_CHECKS, RUNTIME_DEVIATIONS
 from sandlot.conformance.storage import STORAGE_CHECKS, conform_storage
+from sandlot.conformance.targets import SUITES, Kind, Target, conform_target, kind_of
 from sandlot.conformance.terminals import TERMINAL_CHECKS, TERMINAL_DEVIATIONS, conform_terminals
 from sandlot.conformance.tools import TOOL_CHECKS, conform_tools
 from sandlot.conformance.volumes import VOLUME_CHECKS, VolumeStage, conform_volumes
@@ -26,6 +27,7 @@ __all__ = [
     "RUNTIME_CHECKS",
     "RUNTIME_DEVIATIONS",
     "STORAGE_CHECKS",
+    "SUITES",
     "TERMINAL_CHECKS",
     "TERMINAL_DEVIATIONS",
     "TOOLS_OF_ENVIRONMENTS",
@@ -36,10 +38,12 @@ __all__ = [
     "ControlStage",
     "EnvironmentStage",
     "FileStage",
+    "Kind",
     "Outcome",
     "ProvisionerStage",
     "Ran",
     "Stage",
+    "Target",
     "Verdict",
     "VolumeStage",
     "conform",
@@ -50,9 +54,11 @@ __all__ = [
     "conform_host",
     "conform_provisioner",
     "conform_storage",
+    "conform_target",
     "conform_terminals",
     "conform_tools",
     "conform_volumes",
     "conform_whole",
     "is_conforming",
+    "kind_of",
 ]
