@@ -52,6 +52,13 @@ from sandlot.model import (
     TemplateInfo,
     TemplateNotFound,
     TemplateStep,
+    Terminal,
+    TerminalEnded,
+    TerminalEvent,
+    TerminalOutput,
+    TerminalResized,
+    TerminalSize,
+    TerminalTaken,
     TextBlock,
     Tool,
     ToolFormat,
@@ -70,9 +77,10 @@ from sandlot.sdk.client import Client
 from sandlot.sdk.commands import AsyncCommand, AsyncCommands
 from sandlot.sdk.files import AsyncFiles
 from sandlot.sdk.own_tools import tool
+from sandlot.sdk.pty import AsyncPty, AsyncTerminals
 from sandlot.sdk.results import CommandFailed, CommandOutput, CommandResult
 from sandlot.sdk.sandbox import AsyncSandbox
-from sandlot.sdk.sync import Command, Commands, Files, Sandbox, Templates, Tools, Volume
+from sandlot.sdk.sync import Command, Commands, Files, Pty, Sandbox, Templates, Terminals, Tools, Volume
 from sandlot.sdk.templates import AsyncTemplates
 from sandlot.sdk.tools import AsyncTools
 from sandlot.sdk.volumes import AsyncVolume
@@ -83,8 +91,10 @@ __all__ = [
     "AsyncCommand",
     "AsyncCommands",
     "AsyncFiles",
+    "AsyncPty",
     "AsyncSandbox",
     "AsyncTemplates",
+    "AsyncTerminals",
     "AsyncTools",
     "AsyncVolume",
     "CallNotFound",
@@ -125,6 +135,7 @@ __all__ = [
     "NotFound",
     "OnExpiry",
     "PermissionDenied",
+    "Pty",
     "Resources",
     "RollbackInProgress",
     "Sandbox",
@@ -147,6 +158,14 @@ __all__ = [
     "TemplateNotFound",
     "TemplateStep",
     "Templates",
+    "Terminal",
+    "TerminalEnded",
+    "TerminalEvent",
+    "TerminalOutput",
+    "TerminalResized",
+    "TerminalSize",
+    "TerminalTaken",
+    "Terminals",
     "TextBlock",
     "Tool",
     "ToolFormat",

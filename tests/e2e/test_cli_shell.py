@@ -173,3 +173,116 @@ def test_wrong_requests_on_a_terminal(sandlot: Program, start: Start) -> None:
         terminal.wait_for(told)
         assert terminal.process.wait(20) == code
     assert sandlot.volumes() == []
+
+
+# ---- terminals that are left ---------------------------------------------------------------------------------------
+
+LEAVE = b"\x1d\x1d"  # Ctrl-] twice
+
+
+@pytest.fixture
+def attach(sandlot: Program) -> Iterator[Start]:
+    with contextlib.ExitStack() as stack:
+
+        def begin(*words: str) -> Terminal:
+            terminal = Terminal(sandlot.words("attach", *words))
+            stack.callback(terminal.close)
+            return terminal
+
+        yield begin
+
+
+def test_a_shell_that_is_left_goes_on_and_is_found_again(sandlot: Program, start: Start, attach: Start) -> None:
+    sandlot("create", "--id", "one")
+    first = start("one")
+    first.wait_for(PROMPT)
+    first.type(b'mark=of-the-first; echo re""ady\r')
+    first.wait_for(b"ready\r\n")
+    first.wait_for(PROMPT)
+    first.type(LEAVE)
+    told = first.wait_for(b"comes back to it").decode()
+    assert first.process.wait(20) == 0
+    name = told.split("sandlot attach one ")[1].split("`")[0]
+    second = start("one")
+    second.wait_for(f"back in terminal {name}".encode())
+    second.wait_for(b"ready\r\n")  # what it showed before is shown again
+    second.type(b'echo "mark is $mark"\r')
+    second.wait_for(b"mark is of-the-first\r\n")
+    os.kill(second.process.pid, signal.SIGHUP)  # its terminal has gone, and the shell has not
+    assert second.process.wait(20) == 129
+    third = attach("one")
+    third.wait_for(f"terminal {name}".encode())
+    third.wait_for(b"mark is of-the-first\r\n")
+    third.resize(40, 120)
+    third.type(b'until [ "$(stty size)" = "40 120" ]; do sleep 0.1; done; echo si""zed; exit 6\r')
+    third.wait_for(b"sized\r\n")
+    assert third.process.wait(20) == 6
+    followed = sandlot("attach", "one", name)
+    assert (followed.returncode, b"mark is of-the-first\r\n" in followed.stdout) == (6, True)
+    assert sandlot.json("attach", "one", name)["exit_code"] == 6
+
+
+def test_another_terminal_is_opened_when_it_is_asked_for(sandlot: Program, start: Start, attach: Start) -> None:
+    sandlot("create", "--id", "one")
+    first = start("one", "--", "sh", "-c", "echo first; cat")
+    first.wait_for(b"first")
+    first.type(LEAVE)
+    assert first.process.wait(20) == 0
+    new = start("one", "--new")
+    new.wait_for(PROMPT)
+    new.type(LEAVE)
+    told = new.wait_for(b"comes back to it").decode()
+    assert new.process.wait(20) == 0
+    watching = attach("--watch", "one", told.split("sandlot attach one ")[1].split("`")[0])
+    watching.wait_for(PROMPT)
+    watching.type(b"exit 3\r")
+    watching.wait_for(b"\a")
+    watching.type(LEAVE)
+    watching.wait_for(b"goes on")
+    assert watching.process.wait(20) == 0
+    calls = sandlot.json("show", "one")["calls"]
+    assert [call["state"] for call in calls] == ["running", "running"]
+
+
+def test_the_key_that_leaves_reaches_the_program_when_it_is_pressed_once(start: Start) -> None:
+    terminal = start("--", "sh", "-c", "stty raw -echo; echo up; dd bs=1 count=3 2>/dev/null | od -An -tx1; sleep 60")
+    terminal.wait_for(b"up")
+    terminal.type(b"\x1d")
+    time.sleep(1)
+    terminal.type(b"\x1da")
+    terminal.wait_for(b"1d 1d 61")
+    terminal.type(LEAVE)
+    terminal.wait_for(b"is destroyed")
+    assert terminal.process.wait(20) == 0
+
+
+def test_questions_to_a_terminal_are_not_shown_again(sandlot: Program, start: Start, attach: Start) -> None:
+    """Or they would be answered again, to a shell that never asked."""
+    sandlot("create", "--id", "one")
+    script = r"printf 'begin\033[c\033[6n\033]11;?\007end\n'; cat"
+    terminal = start("one", "--", "sh", "-c", script)
+    assert terminal.wait_for(b"end\r\n").endswith(b"begin\x1b[c\x1b[6n\x1b]11;?\x07")
+    terminal.type(LEAVE)
+    assert terminal.process.wait(20) == 0
+    again = attach("one")
+    assert again.wait_for(b"end\r\n").endswith(b"begin")
+
+
+def test_a_program_that_does_not_read_keeps_nobody_there(sandlot: Program, start: Start) -> None:
+    sandlot("create", "--id", "one")
+    terminal = start("one", "--", "sh", "-c", "stty raw -echo; echo up; sleep 600")
+    terminal.wait_for(b"up")
+    for _ in range(100):
+        terminal.type(b"x" * 4000)
+    terminal.type(LEAVE)
+    terminal.wait_for(b"goes on; `sandlot attach")
+    assert terminal.process.wait(20) == 0
+
+
+def test_attaching_to_what_is_not_there(sandlot: Program, attach: Start) -> None:
+    sandlot("create", "--id", "one")
+    terminal = attach("one")
+    terminal.wait_for(b"no open terminal")
+    assert terminal.process.wait(20) == 125
+    refused = sandlot("attach", "--watch", "--take", "one")
+    assert (refused.returncode, b"leave one of them out" in refused.stderr) == (2, True)

@@ -13,7 +13,7 @@ VERBS: Mapping[str, str] = {
     "cp": "Copy files and directories into a session, out of one, or from one to another",
     "tool": "Call the tools that models call: list them, call one in a session, or cancel a call",
     "files": "Work at the files of a session without running a command in it",
-    "attach": "Follow a command that was left running, from the first byte of its output to its end",
+    "attach": "Come back to a terminal, or follow a command that was left running, from its first byte to its end",
     "turn": "Close a turn: a snapshot of all files, and the record of what was done since the last one",
     "turns": "List the turns of a session: their calls, and what changed",
     "log": "Show the history of a session as a tree: turns and snapshots, branches, and where its files are now",

@@ -44,6 +44,7 @@ from sandlot.sdk.client import Client, default_client, in_portal, iterate
 from sandlot.sdk.commands import AsyncCommands
 from sandlot.sdk.content import Readable, pieces_of
 from sandlot.sdk.files import AsyncFiles
+from sandlot.sdk.pty import AsyncTerminals
 from sandlot.sdk.tools import AsyncTools
 from sandlot.sdk.whole_file import WholeFile
 
@@ -65,6 +66,7 @@ class AsyncSandbox:
         self._commands = AsyncCommands(self._client, id)
         self._files = AsyncFiles(self._client, id)
         self._tools = AsyncTools(self._client, id)
+        self._pty = AsyncTerminals(self._client, id)
 
     @property
     def id(self) -> str:
@@ -85,6 +87,10 @@ class AsyncSandbox:
     @property
     def tools(self) -> AsyncTools:
         return self._tools
+
+    @property
+    def pty(self) -> AsyncTerminals:
+        return self._pty
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._id!r})"

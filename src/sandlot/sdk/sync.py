@@ -20,11 +20,13 @@ from sandlot.model import (
     CURRENT,
     NO_LIMITS,
     CallRecord,
+    CallResult,
     Change,
     Event,
     FileEvent,
     FileInfo,
     FileKind,
+    InputMode,
     Line,
     Match,
     MoveProgress,
@@ -35,6 +37,9 @@ from sandlot.model import (
     SessionState,
     Snapshot,
     TemplateInfo,
+    Terminal,
+    TerminalEvent,
+    TerminalOutput,
     Tool,
     ToolFormat,
     ToolResult,
@@ -49,6 +54,7 @@ from sandlot.sdk.client import Client, default_client
 from sandlot.sdk.commands import AsyncCommand, AsyncCommands, OnOutput
 from sandlot.sdk.content import Content, Readable
 from sandlot.sdk.files import AsyncFiles
+from sandlot.sdk.pty import AsyncPty, AsyncTerminals
 from sandlot.sdk.results import CommandOutput, CommandResult
 from sandlot.sdk.sandbox import AsyncSandbox
 from sandlot.sdk.templates import AsyncTemplates, OnStep
@@ -554,6 +560,131 @@ class Files:
         return self._inner.client.portal.run(self._inner.download(path, local, include=include, user=user))
 
 
+class Pty:
+    """One terminal. It goes on whether or not anyone holds this; `sandbox.pty.get` finds it."""
+
+    def __init__(self, client: Client, sandbox_id: str, id: str) -> None:
+        self._inner = AsyncPty(client, sandbox_id, id)
+
+    @classmethod
+    def of(cls, inner: AsyncPty) -> Self:
+        """The sync face of an async handle."""
+        made = cls.__new__(cls)
+        made._inner = inner
+        return made
+
+    @property
+    def client(self) -> Client:
+        return self._inner.client
+
+    @property
+    def sandbox_id(self) -> str:
+        return self._inner.sandbox_id
+
+    @property
+    def id(self) -> str:
+        return self._inner.id
+
+    def __repr__(self) -> str:
+        return repr(self._inner).replace("AsyncPty", type(self).__name__, 1)
+
+    def info(self) -> Terminal:
+        """All that can be told of it, also when it has ended."""
+        return self._inner.client.portal.run(self._inner.info())
+
+    def read(self, *, offset: int = 0) -> TerminalOutput:
+        """What is kept of its output now, from a byte on, without waiting for more. The next read goes on at `offset`
+        plus the length of its data; one that comes too late begins where the window does."""
+        return self._inner.client.portal.run(self._inner.read(offset=offset))
+
+    def attach(self, *, offset: int | None = 0, input: str = InputMode.WATCH) -> Generator[TerminalEvent]:
+        """What it prints and what happens to it, until it ends; leave the loop to end the reading. From a byte on, or
+        with None what comes from now on. `input`: `watch`; `hold`, then this handle alone may write as long as it
+        reads; or `take`, which takes that from another one. Raises Conflict when another one holds it."""
+        return _iterate(
+            self._inner.client, self._inner.client.portal.run(self._inner.attach(offset=offset, input=input))
+        )
+
+    def output(self, *, offset: int | None = 0) -> Generator[bytes]:
+        """What it prints, until it ends. Bytes are missing where this reads more slowly than the window moves."""
+        return _iterate(self._inner.client, self._inner.client.portal.run(self._inner.output(offset=offset)))
+
+    def write(self, data: str | bytes) -> None:
+        """As if it were typed: a line ends with a carriage return. Waits while the program does not read. Raises
+        Conflict while another one holds the input."""
+        self._inner.client.portal.run(self._inner.write(data))
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Raises as writing does."""
+        self._inner.client.portal.run(self._inner.resize(rows, columns))
+
+    def wait(self) -> CallResult:
+        """How it ended, once it has. Raises Unavailable when it was lost."""
+        return self._inner.client.portal.run(self._inner.wait())
+
+    def kill(self, signal: int | None = None) -> None:
+        """End it and all that it started, or send it a signal. One that has ended is fine."""
+        self._inner.client.portal.run(self._inner.kill(signal))
+
+
+class Terminals:
+    """`sandbox.pty`."""
+
+    def __init__(self, client: Client, sandbox_id: str) -> None:
+        self._inner = AsyncTerminals(client, sandbox_id)
+
+    @classmethod
+    def of(cls, inner: AsyncTerminals) -> Self:
+        """The sync face of an async handle."""
+        made = cls.__new__(cls)
+        made._inner = inner
+        return made
+
+    @property
+    def client(self) -> Client:
+        return self._inner.client
+
+    def open(
+        self,
+        cmd: str | Sequence[str] = (),
+        *,
+        rows: int = 24,
+        columns: int = 80,
+        cwd: str | None = None,
+        envs: Mapping[str, str] | None = None,
+        user: str | None = None,
+        timeout: float | None = None,
+        window: int = limits.TERMINAL_WINDOW_BYTES,
+        id: str | None = None,
+    ) -> Pty:
+        """Open a terminal: with a login shell, a program with its arguments, or text for the shell. It goes on until it
+        ends, or for `timeout` seconds. The newest `window` bytes of its output can be read again. An `id` that is
+        given twice opens it once. Raises CapabilityNotSupported, SessionPaused, LimitReached, InvalidArgument."""
+        return Pty.of(
+            self._inner.client.portal.run(
+                self._inner.open(
+                    cmd,
+                    rows=rows,
+                    columns=columns,
+                    cwd=cwd,
+                    envs=envs,
+                    user=user,
+                    timeout=timeout,
+                    window=window,
+                    id=id,
+                )
+            )
+        )
+
+    def get(self, id: str) -> Pty:
+        """One that somebody opened before, also when it has ended. Raises CallNotFound."""
+        return Pty.of(self._inner.client.portal.run(self._inner.get(id)))
+
+    def list(self) -> builtins.list[Terminal]:
+        """Those that live, oldest first."""
+        return self._inner.client.portal.run(self._inner.list())
+
+
 class Tools:
     """`sandbox.tools`: a catalogue to hand to a model, and a way to do what it asks for."""
 
@@ -648,6 +779,10 @@ class Sandbox:
     @property
     def tools(self) -> Tools:
         return Tools.of(self._inner.tools)
+
+    @property
+    def pty(self) -> Terminals:
+        return Terminals.of(self._inner.pty)
 
     def __repr__(self) -> str:
         return repr(self._inner).replace("AsyncSandbox", type(self).__name__, 1)
@@ -1070,8 +1205,10 @@ _FACES: dict[type, Any] = {
     AsyncCommand: Command,
     AsyncCommands: Commands,
     AsyncFiles: Files,
+    AsyncPty: Pty,
     AsyncSandbox: Sandbox,
     AsyncTemplates: Templates,
+    AsyncTerminals: Terminals,
     AsyncTools: Tools,
     AsyncVolume: Volume,
 }
