@@ -25,7 +25,7 @@ enum {
     BATCH_BYTES = 192 * 1024,
     SMALL_FRAME = 128,
     LEFTOVERS_MAX = 64,
-    STARTED_DELAY_MS = 2,   /* a short command's start, output and end travel in one message */
+    STARTED_DELAY_MS = 2,
     TERMINAL_LINGER_MS = 200,
     LAST_WORDS_MS = 2000,
     PARTING_MS = 20,
@@ -45,7 +45,7 @@ static int counted, limit_error;
 static bool parting; /* we are about to be kept on disk, or are back and have not been greeted yet */
 static uint32_t broken_reason;
 static uint64_t broken_id;
-static int64_t held_since_ms; /* when the news of a start was first held back; 0: none is */
+static bool held_back; /* the news of a start is */
 static uint8_t inbox[MESSAGE_BYTES_MAX];
 static char *spawn_slots[SPAWN_SLOTS];
 static int given[SPAWN_GROUPS_MAX]; /* descriptors that came with the message that is being heard */
@@ -255,6 +255,7 @@ static struct process *process_new(uint64_t id, const struct spawn_request *requ
     }
     ring_init(&process->stdin_ring, STDIN_RING_BYTES);
     watch_init(&process->in, WATCH_STDIN, -1, process, 0);
+    watch_init(&process->begun, WATCH_BEGUN, -1, process, 0);
     process->next = processes;
     processes = process;
     process_count++;
@@ -276,6 +277,7 @@ static void process_forget(struct process *process) {
     process_count--;
     for (int i = 0; i < STREAMS; i++) watch_close(&process->outputs[i].watch);
     watch_close(&process->in);
+    watch_close(&process->begun);
     process->forgotten = true;
     process->next = graveyard;
     graveyard = process;
@@ -332,6 +334,8 @@ static void on_spawn(uint64_t id, uint8_t *payload, uint32_t length) {
     }
     process->pid = ends.pid;
     process->in.fd = ends.in;
+    process->begun.fd = ends.begun;
+    process->quiet_until_ms = now_ms() + STARTED_DELAY_MS;
     process->orders = ends.orders;
     process->stdin_closed = process->stdin_close_sent = ends.in < 0;
     process->outputs[0].watch.fd = ends.out;
@@ -344,6 +348,7 @@ static void on_spawn(uint64_t id, uint8_t *payload, uint32_t length) {
 
 static void process_exited(struct process *process, int status, const struct rusage *usage) {
     process->exited = true;
+    watch_close(&process->begun);
     process->failure = process->late;
     spawn_forget(process->plan);
     process->plan = NULL;
@@ -650,8 +655,25 @@ static bool batch_output(struct process *p, uint8_t stream) {
     return true;
 }
 
+/* Whether its program runs. A child that could not execute it never tells of a start. */
+static bool has_begun(struct process *p) {
+    if (p->begun.fd < 0) return p->late.stage == 0;
+    char nothing;
+    bool spoke = p->outputs[0].ring.end || p->outputs[1].ring.end;
+    if (!spoke && now_ms() < p->quiet_until_ms) {
+        held_back = true;
+        return false;
+    }
+    if (spoke || read(p->begun.fd, &nothing, 1) == 0) {
+        watch_close(&p->begun);
+        return p->late.stage == 0; /* written before the end that closes the line */
+    }
+    watch_set(&p->begun, true, EPOLLIN);
+    return false;
+}
+
 static void batch_process(struct process *p) {
-    if (!p->started_sent && !p->failed && batch_has_room(SMALL_FRAME))
+    if (!p->started_sent && !p->failed && batch_has_room(SMALL_FRAME) && has_begun(p))
         batch_add(p, FRAME_STARTED, 0, 0, put_u32(batch_head(), (uint32_t)p->pid), NULL, 0);
     bool all = true;
     for (uint8_t i = 0; i < STREAMS; i++) all = batch_output(p, i) && all;
@@ -706,30 +728,19 @@ static void batch_sent(void) {
     }
 }
 
-static bool only_starts(void) {
-    for (int i = 0; i < batch.frame_count; i++)
-        if (batch.notes[i].type != FRAME_STARTED) return false;
-    return true;
-}
-
-/* Tells the host all there is to tell. Returns true when only the news of a start was held back. */
-static bool tell(bool patient) {
+/* Tells the host all there is to tell, but starts that are too fresh. */
+static void tell(void) {
     for (;;) {
+        held_back = false;
         batch_fill();
         if (batch.frame_count == 0) {
             want_write = false;
-            return false;
+            return;
         }
-        if (patient && only_starts()) {
-            int64_t now = now_ms();
-            if (held_since_ms == 0) held_since_ms = now;
-            if (now - held_since_ms < STARTED_DELAY_MS) return true;
-        }
-        held_since_ms = 0;
         struct msghdr message = {.msg_iov = batch.parts, .msg_iovlen = (size_t)batch.part_count};
         if (sendmsg(host, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
             want_write = errno == EAGAIN || errno == ENOBUFS || errno == EINTR;
-            return false;
+            return;
         }
         batch_sent();
     }
@@ -758,7 +769,7 @@ static void prepare(int socket, bool whole_namespace) {
     watch_set(&signal_watch, true, EPOLLIN);
 }
 
-static int patience(bool held_back) {
+static int patience(void) {
     if (held_back) return STARTED_DELAY_MS;
     if (parting) return PARTING_MS;
     for (struct process *p = processes; p; p = p->next)
@@ -774,6 +785,7 @@ static bool handle(struct watch *watch, uint32_t what) {
     else if (watch->kind == WATCH_OUTPUT) output_read(process, &process->outputs[watch->stream]);
     else if (watch->kind == WATCH_STDIN) stdin_write(process);
     else if (watch->kind == WATCH_LEFTOVER) leftover_read(watch);
+    else if (watch->kind == WATCH_BEGUN) watch_close(watch);
     return true;
 }
 
@@ -787,7 +799,7 @@ static bool listen_again(void) {
 
 _Noreturn void guest_serve(int socket, bool whole_namespace) {
     prepare(socket, whole_namespace);
-    bool writing = false, held_back = false;
+    bool writing = false;
     for (;;) {
         if (want_write != writing) {
             struct epoll_event event = {.events = EPOLLIN | (want_write ? (uint32_t)EPOLLOUT : 0u), .data.ptr = &host_watch};
@@ -795,12 +807,12 @@ _Noreturn void guest_serve(int socket, bool whole_namespace) {
             writing = want_write;
         }
         struct epoll_event ready[EVENTS];
-        int count = epoll_wait(events, ready, EVENTS, patience(held_back));
+        int count = epoll_wait(events, ready, EVENTS, patience());
         if (parting && listen_again()) writing = false;
         for (int i = 0; i < count; i++)
             if (!handle(ready[i].data.ptr, ready[i].events)) finish(whole_namespace);
         linger();
-        held_back = tell(count > 0);
+        tell();
         bury();
     }
 }

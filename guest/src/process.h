@@ -12,7 +12,7 @@
 
 enum { OUTPUT_RING_BYTES = 1024 * 1024, STDIN_RING_BYTES = 64 * 1024, PROCESSES_MAX = 1024 };
 
-enum watch_kind { WATCH_SOCKET, WATCH_SIGNALS, WATCH_OUTPUT, WATCH_STDIN, WATCH_LEFTOVER };
+enum watch_kind { WATCH_SOCKET, WATCH_SIGNALS, WATCH_OUTPUT, WATCH_STDIN, WATCH_LEFTOVER, WATCH_BEGUN };
 
 struct process;
 
@@ -51,6 +51,8 @@ struct process {
     int64_t exit_deadline_ms; /* a terminal whose line is held open by a child is not waited for longer */
     struct output outputs[STREAMS];
     struct watch in;
+    struct watch begun; /* closed when its program runs, which is told from then on */
+    int64_t quiet_until_ms; /* a short command's start, output and end travel in one message */
     int orders; /* under gVisor, of a terminal: where signals for whoever is in front go; or -1 */
     uint8_t last_key;
     struct ring stdin_ring;

@@ -30,6 +30,7 @@ struct plan {
     bool terminal;
     int in, out, err; /* the child's ends */
     int orders;       /* the end of whoever attends its terminal, or -1 */
+    int begun;        /* closed by the exec */
     const char *path;
     struct spawn_failure *late;
     char **shell; /* argc + 2: the arguments behind "/bin/sh script" */
@@ -100,7 +101,8 @@ CHILD static int child(void *argument) {
     if (plan->orders >= 0) must(plan, sentry_attend(plan->in, plan->orders), STAGE_PTY);
     const int ends[] = {plan->in, plan->out, plan->err};
     for (int fd = 0; fd < 3; fd++) must(plan, raw(SYS_dup3, ends[fd], fd, 0, 0), STAGE_RESOURCES);
-    must(plan, raw(SYS_close_range, 3, INT_MAX, 0, 0), STAGE_RESOURCES); /* more than that gVisor refuses */
+    if (plan->begun != 3) must(plan, raw(SYS_dup3, plan->begun, 3, O_CLOEXEC, 0), STAGE_RESOURCES);
+    must(plan, raw(SYS_close_range, 4, INT_MAX, 0, 0), STAGE_RESOURCES); /* more than that gVisor refuses */
     for (uint32_t i = 0; i < request->rlimit_count; i++) {
         uint64_t value[2] = {request->rlimits[i].soft, request->rlimits[i].hard};
         must(plan, raw(SYS_prlimit64, 0, request->rlimits[i].resource, address(value), 0), STAGE_RLIMIT);
@@ -116,6 +118,7 @@ CHILD static int child(void *argument) {
     uint64_t nothing[4] = {0}; /* the default action, no flags, no signals: the kernel's own layout */
     raw(SYS_rt_sigaction, SIGPIPE, address(nothing), 0, 8);
     raw(SYS_rt_sigprocmask, SIG_SETMASK, address(nothing), 0, 8);
+    if (request->flags & SPAWN_PROBE) raw(SYS_close, 3, 0, 0, 0);
     if (request->flags & SPAWN_PROBE)
         for (int code = probe_run(request->argv);;) raw(SYS_exit_group, code, 0, 0, 0);
     give_up(plan, exec_search(plan), STAGE_EXEC);
@@ -169,7 +172,7 @@ static struct plan *make_plan(const struct spawn_request *request) {
     plan->request.argv[request->argc] = plan->request.envp[request->envc] = NULL;
     plan->as_self = *request->user == 0;
     plan->terminal = request->flags & SPAWN_PTY;
-    plan->in = plan->out = plan->err = plan->orders = -1;
+    plan->in = plan->out = plan->err = plan->orders = plan->begun = -1;
     return plan;
 }
 
@@ -217,7 +220,11 @@ static void close_all(const int *fds, int count) {
 }
 
 static bool open_ends(struct spawn_request *request, struct plan *plan, struct started *out) {
-    *out = (struct started){-1, -1, -1, -1, -1};
+    *out = (struct started){-1, -1, -1, -1, -1, -1};
+    int begun[2];
+    if (pipe2(begun, O_CLOEXEC | O_NONBLOCK) < 0) return false;
+    out->begun = begun[0];
+    plan->begun = begun[1];
     if (!plan->terminal) return open_streams(request, plan, out);
     if (!open_terminal(request, &out->out, &plan->in)) return false;
     plan->out = plan->err = plan->in;
@@ -250,18 +257,18 @@ static bool start(struct plan *plan, struct started *out, struct spawn_failure *
         out->pid = clone(child, plan->stack + STACK_BYTES, CLONE_VM | SIGCHLD, plan);
         if (out->pid < 0) *failure = (struct spawn_failure){errno, STAGE_RESOURCES};
     }
-    int theirs[] = {plan->in, plan->terminal ? -1 : plan->out, plan->terminal ? -1 : plan->err, plan->orders};
-    close_all(theirs, 4);
+    int theirs[] = {plan->in, plan->terminal ? -1 : plan->out, plan->terminal ? -1 : plan->err, plan->orders, plan->begun};
+    close_all(theirs, 5);
     if (failure->stage == 0) return true;
-    int ours[] = {out->in, out->out, out->err, out->orders};
-    close_all(ours, 4);
+    int ours[] = {out->in, out->out, out->err, out->orders, out->begun};
+    close_all(ours, 5);
     return false;
 }
 
 struct plan *spawn_start(const struct spawn_request *request, struct spawn_failure *late, struct started *out,
                          struct spawn_failure *failure) {
     *late = (struct spawn_failure){0, 0};
-    *out = (struct started){-1, -1, -1, -1, -1};
+    *out = (struct started){-1, -1, -1, -1, -1, -1};
     struct plan *plan = make_plan(request);
     if (plan == NULL) {
         *failure = (struct spawn_failure){ENOMEM, STAGE_RESOURCES};

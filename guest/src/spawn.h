@@ -11,6 +11,7 @@ struct started {
     int in;  /* our writing end of its stdin, or -1 */
     int out; /* our reading end of its stdout (both streams of a terminal), or -1 */
     int err; /* our reading end of its stderr, or -1 */
+    int begun;  /* ends when the child has executed its program, or has ended */
     int orders; /* under gVisor: where signals for whoever is in front of a terminal go, or -1 */
 };
 

@@ -62,7 +62,7 @@ async def test_the_first_journal_is_read(tmp_path: Path) -> None:
     await journal.close()
 
 
-@pytest.mark.parametrize("version", [2, 3, 4])
+@pytest.mark.parametrize("version", [2, 3, 4, 5])
 async def test_a_journal_with_a_history_is_read(tmp_path: Path, version: int) -> None:
     path = tmp_path / "journal.db"
     db = sqlite3.connect(path)

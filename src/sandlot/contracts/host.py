@@ -5,6 +5,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from sandlot.contracts.files import Files
+from sandlot.contracts.processes import Processes
 from sandlot.contracts.terminals import Terminals
 from sandlot.contracts.tool_stream import ToolStream
 from sandlot.model import (
@@ -360,7 +361,21 @@ class Events(Protocol):
         ...
 
 
-class Host(Sessions, Calls, Terminals, Tools, Files, Snapshots, Moving, Templates, Lockers, Upkeep, Events, Protocol):
+class Host(
+    Sessions,
+    Calls,
+    Processes,
+    Terminals,
+    Tools,
+    Files,
+    Snapshots,
+    Moving,
+    Templates,
+    Lockers,
+    Upkeep,
+    Events,
+    Protocol,
+):
     async def capabilities(self) -> frozenset[Capability]:
         """What a session made with defaults can do here."""
         ...

@@ -128,6 +128,7 @@ class KnownProcess:
     kept_from: Mapping[Stream, int]  # first offset that the guest still has
     stdin_taken: int
     tag: bytes = field(repr=False)
+    is_over: bool = False  # its end is still to be told
 
 
 class Guest(Protocol):

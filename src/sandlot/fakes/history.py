@@ -106,6 +106,8 @@ class FakeHistory:
             )
         for call in session.running:
             call.lose(Unavailable("its session was rolled back", call_id=call.call_id))
+        for process in session.processes.values():
+            process.move()
         session.tree, session.head = target.tree.copy(), target.snapshot.name
         if not request.keep:
             session.points = session.points[: session.points.index(target) + 1]

@@ -16,12 +16,14 @@ from dataclasses import replace
 from sandlot.fakes.calls import FakeCall, FakeStream, Program, check_call
 from sandlot.fakes.files import FakeFiles
 from sandlot.fakes.history import FakeHistory
+from sandlot.fakes.processes import FakeProcesses
 from sandlot.fakes.programs import PROGRAMS
 from sandlot.fakes.session import NAME, FakeSession
 from sandlot.fakes.terminals import FakeTerminals
 from sandlot.fakes.tools import CATALOGUE, FakeToolCall, FakeToolStream, do_direct, wrong_arguments
 from sandlot.fakes.tree import WORKSPACE
 from sandlot.fakes.tty import FakeTty, run_program
+from sandlot.fakes.wishes import check_wishes
 from sandlot.model import (
     AUTO,
     BUILTIN,
@@ -47,7 +49,6 @@ from sandlot.model import (
     MaxSessionsReached,
     MoveProgress,
     MoveRequest,
-    NetworkPolicy,
     NotFound,
     OnExpiry,
     PauseReason,
@@ -123,6 +124,14 @@ class FakeHost:
         self.open_terminal, self.get_terminal, self.terminals = terminals.open, terminals.get, terminals.all
         self.attach_terminal, self.write_terminal = terminals.attach, terminals.write
         self.resize_terminal, self.kill_terminal = terminals.resize, terminals.kill
+        processes = FakeProcesses(self._find, self._begin)
+        self.launch_process, self.list_processes = processes.launch_process, processes.list_processes
+        self.process_status, self.process_logs = processes.process_status, processes.process_logs
+        self.write_process_stdin = processes.write_process_stdin
+        self.close_process_stdin = processes.close_process_stdin
+        self.kill_process, self.wait_process = processes.kill_process, processes.wait_process
+        self.expose_port, self.list_ports = processes.expose_port, processes.list_ports
+        self.unexpose_port = processes.unexpose_port
         self.create_snapshot, self.list_snapshots = history.create_snapshot, history.list_snapshots
         self.delete_snapshot, self.turn_complete = history.delete_snapshot, history.turn_complete
         self.turns, self.rollback, self.fork, self.diff = history.turns, history.rollback, history.fork, history.diff
@@ -149,7 +158,7 @@ class FakeHost:
         for axis, asked in (("runtime", spec.runtime), ("storage", spec.storage)):
             if asked not in (AUTO, NAME):
                 raise InvalidArgument(f"{asked!r} is no {axis}", next_step=f"use one of: {AUTO}, {NAME}")
-        _check_wishes(spec)
+        check_wishes(spec)
         if split_name(spec.template)[0] != BUILTIN:
             raise TemplateNotFound(f"there is no template {spec.template}", next_step="leave it out")
         if spec.session_id in self._sessions:
@@ -284,6 +293,11 @@ class FakeHost:
                 await call.ended()
 
     def _start(self, session: FakeSession, request: CallRequest, window_bytes: int = 0) -> FakeCall:
+        call = self._begin(session, request, window_bytes)
+        session.calls[call.call_id] = call
+        return call
+
+    def _begin(self, session: FakeSession, request: CallRequest, window_bytes: int = 0) -> FakeCall:
         session.check_use()
         check_call(request)
         if request.terminal and not window_bytes:
@@ -298,7 +312,6 @@ class FakeHost:
             raise InvalidArgument(f"{cwd} is no directory")
         session.last_pid += 1
         call = FakeCall(session.session_id, request.call_id or new_call_id(), request, session.last_pid, session.gate)
-        session.calls[call.call_id] = call
         if window_bytes:
             session.ttys[call.call_id] = FakeTty(call, request.terminal or TerminalSize(), window_bytes)
         call.begin(lambda one: run_program(self.programs, session, one, cwd))
@@ -475,22 +488,3 @@ class FakeHost:
 def _no_template(name: str) -> TemplateNotFound:
     check_template(name)
     return TemplateNotFound(f"there is no template {name}", next_step="list them")
-
-
-def _check_wishes(spec: SessionSpec) -> None:
-    asked = {
-        Capability.NETWORK: spec.network != NetworkPolicy(),
-        Capability.SECRETS: bool(spec.secrets),
-        Capability.PORTS: bool(spec.ports),
-        Capability.VOLUMES: bool(spec.mounts),
-        Capability.USERS: spec.user is not None,
-        Capability.MEMORY: spec.idle_timeout_s is not None or spec.call_snapshots,
-    }
-    missing = [str(one) for one, is_asked in asked.items() if is_asked]
-    missing += [f"limit_{name}" for name in spec.resources.asked()]
-    if missing:
-        raise CapabilityNotSupported(
-            f"the fake cannot give what was asked for: {', '.join(missing)}",
-            next_step="leave it out",
-            capability=missing[0],
-        )

@@ -87,6 +87,13 @@ async def _sleep(running: Running) -> int:
     return 0
 
 
+async def _seq(running: Running) -> int:
+    last = int(running.argv[1])
+    for first in range(1, last + 1, 5000):
+        await running.out("".join(f"{number}\n" for number in range(first, min(first + 5000, last + 1))))
+    return 0
+
+
 async def _test(running: Running) -> int:
     words = list(running.argv[1:])
     if running.argv[0] == "[" and (not words or words.pop() != "]"):
@@ -244,6 +251,7 @@ PROGRAMS: Mapping[str, Program] = {
     "cat": _cat,
     "tee": _tee,
     "sleep": _sleep,
+    "seq": _seq,
     "test": _test,
     "[": _test,
     "mkdir": _mkdir,

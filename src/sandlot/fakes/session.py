@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import dataclass, field, replace
 
 from sandlot.fakes.calls import FakeCall
+from sandlot.fakes.process import FakeProcess
 from sandlot.fakes.tree import WORKSPACE, Tree
 from sandlot.fakes.tty import FakeTty
 from sandlot.model import (
@@ -41,6 +42,7 @@ class FakeSession:
     reason: str = ""
     calls: dict[str, FakeCall] = field(default_factory=dict[str, FakeCall])
     ttys: dict[str, FakeTty] = field(default_factory=dict[str, FakeTty])  # by the id of their call
+    processes: dict[str, FakeProcess] = field(default_factory=dict[str, FakeProcess])
     points: list[Point] = field(default_factory=list[Point])
     turns: list[Turn] = field(default_factory=list[Turn])
     last_turn: int = 0
@@ -108,5 +110,7 @@ class FakeSession:
         self.state = SessionState.DESTROYING
         if self.timer is not None:
             self.timer.cancel()
+        for process in self.processes.values():
+            process.stop()
         for call in self.running:
             call.lose(Unavailable(f"session {self.session_id} was destroyed", session_id=self.session_id))

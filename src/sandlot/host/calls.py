@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sandlot.contracts.runtime import GuestProcess, ProcessEnd
 from sandlot.host.call_timer import CallTimer
-from sandlot.host.output import OutputLog
+from sandlot.host.output import Log, OutputLog
 from sandlot.host.runtimes.link import error_words
 from sandlot.host.terminal_log import Window, WindowLog
 from sandlot.model import (
@@ -30,7 +30,6 @@ from sandlot.model import (
     limits,
 )
 
-SPILL_BYTES = 256 * 1024  # output beyond this goes to a file, and only then the guest may forget it
 INLINE_BYTES = 16 * 1024  # shorter output is kept in the journal itself
 STDIN_CREDIT = 64 * 1024
 _STDIN_PIECE = 32 * 1024
@@ -109,10 +108,11 @@ class LiveCall:
         record_start: Callable[[Ticket], None],
         record: Callable[["LiveCall", CallResult, bytes | None, Callable[[], None]], None],
         wedged: Callable[[str], None],
+        log: Log | None = None,
     ) -> None:
         self.ticket = ticket
         where = partial(path, ticket.process_id)
-        self.log = WindowLog(where, ticket.window) if ticket.window else OutputLog(where)
+        self.log: Log = log or (WindowLog(where, ticket.window) if ticket.window else OutputLog(where))
         self.pid: int | None = None
         self.result: CallResult | None = None
         self.lost: str | None = None
@@ -219,7 +219,7 @@ class LiveCall:
             self.log.append(stream, data[:room])
         if len(data) >= room:
             self._discard()
-        if self.log.unwritten_bytes >= SPILL_BYTES and self._spill is None:
+        if self.log.unwritten_bytes >= self.log.spill_bytes and self._spill is None:
             self._spill = self._loop.create_task(self._write_out(), name=f"spill {self.ticket.call_id}")
         self.wake()
 
@@ -300,12 +300,19 @@ class LiveCall:
             for stream in Stream:
                 self._process.discard(stream)
 
+    def write_soon(self) -> None:
+        """However little there is."""
+        if self.log.unwritten_bytes and self._spill is None and self._ended is None:
+            self._spill = self._loop.create_task(self._write_out(), name=f"write {self.ticket.call_id}")
+
     async def _write_out(self) -> None:
         try:
-            while self.log.unwritten_bytes >= SPILL_BYTES:
+            again = True  # even when it is little
+            while again:
                 if self.ticket.window:  # it may print without end; the program waits until it is acknowledged
                     await asyncio.sleep(self.log.unwritten_bytes / limits.TERMINAL_BYTES_PER_S)
                 await self._write_batch()
+                again = self.log.unwritten_bytes >= self.log.spill_bytes
         except OSError as error:
             self._wedged(f"output of call {self.ticket.call_id} cannot be kept: {error.strerror}")
         finally:
@@ -439,13 +446,14 @@ class LiveCall:
         elif self._process and not self._stdin_closed:
             self._process.close_stdin()
 
-    def signal(self, number: int) -> None:
+    def signal(self, number: int, *, tree: bool = False) -> None:
+        """To its group, or to all that descends from it."""
         if number not in signal.valid_signals():
             raise InvalidArgument(f"{number} is not a signal")
         if self._is_parted:
-            self._when_back.append(lambda: self.signal(number))
+            self._when_back.append(lambda: self.signal(number, tree=tree))
         elif self._process and self._ended is None:
-            self._process.signal(number)
+            self._process.signal(number, tree=tree)
 
     def resize(self, rows: int, columns: int) -> None:
         size = TerminalSize(rows, columns)

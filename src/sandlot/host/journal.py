@@ -140,7 +140,7 @@ class Journal:
         def remove(db: sqlite3.Connection) -> None:
             if db.execute("SELECT 1 FROM sessions WHERE session_id = ?", (session_id,)).fetchone():
                 self.events.write(db, session_id, EventKind.DESTROYED)
-            for table in ("calls", "snapshots", "turns", "answers", "sessions"):
+            for table in ("calls", "snapshots", "turns", "answers", "processes", "ports", "sessions"):
                 db.execute(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
 
         await self._do(remove)

@@ -88,6 +88,7 @@ class Lifecycle:
         self.is_closing = False
         self._refuses = False
         self.admit: Callable[[], Awaitable[None]] | None = None  # raises when the host has no room for one more
+        self.on_session: Callable[[Session], None] | None = None  # of one that comes to be, or is found
 
     async def start(self) -> None:
         """After what an earlier engine left was taken over: serve."""
@@ -113,7 +114,7 @@ class Lifecycle:
         while self._is_busy() and loop.time() < give_up:  # noqa: ASYNC110 - many things, each with its own end
             await asyncio.sleep(_DRAIN_POLL_S)
         for session in self._sessions.values():
-            for live in tuple(session.live.values()):
+            for live in session.everything():
                 live.leave()
 
     def _is_busy(self) -> bool:
@@ -144,7 +145,7 @@ class Lifecycle:
         self.changed.set()
         self.pool.stop()
         for session in self._sessions.values():
-            for live in tuple(session.live.values()):
+            for live in session.everything():
                 await live.settle()
 
     async def close(self) -> None:
@@ -391,6 +392,8 @@ class Lifecycle:
         session.on_wedged = partial(self._wedged, session)
         session.find_group = partial(runtime.group, row.volume)
         watch_limits(session, self._parts.storages[row.storage])
+        if self.on_session:
+            self.on_session(session)
         session.on_prune_due = lambda: self._background.spawn("prune outputs", self._prune(session))
         return session
 
@@ -437,9 +440,7 @@ class Lifecycle:
         with suppress(JournalError):
             await self._journal.set_state(row.session_id, SessionState.DESTROYING, event=event)
         await failpoints.reach("destroy: marked")
-        for live in tuple(session.live.values()):
-            live.on_lost("the session was destroyed")
-        session.live.clear()
+        session.lose_everything("the session was destroyed")
         # Whatever is being done with its files ends first: two must not give the same layers back.
         async with session.gate.shut_for_good():
             await self._parts.runtimes[row.runtime].stop(row.volume)
@@ -478,6 +479,7 @@ class Lifecycle:
 
     async def record_failure(self, session: Session, reason: str) -> None:
         session.note_calls()
+        session.processes.lose(reason)
         await self._journal.set_state(session.row.session_id, SessionState.FAILED, reason, EventKind.FAILED)
         await self._journal.calls_lost(session.row.session_id)
         session.live.clear()
@@ -485,7 +487,7 @@ class Lifecycle:
     def _wedged(self, session: Session, reason: str) -> None:
         """A guest that does not do what it must is ended: a session that hangs is worse than one that failed."""
         if session.row.state in (SessionState.ACTIVE, SessionState.PAUSED):
-            for live in tuple(session.live.values()):
+            for live in session.everything():
                 live.on_lost(reason)
             self.guest_ended(session, reason)
             self._background.spawn("end a guest", self._parts.runtimes[session.row.runtime].stop(session.row.volume))

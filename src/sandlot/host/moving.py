@@ -277,7 +277,7 @@ class Moving:
 
     async def _end_calls(self, session: Session) -> None:
         session.note_calls()
-        for live in tuple(session.live.values()):
+        for live in session.everything():
             live.on_lost(_MOVED)
         await self._parts.journal.calls_lost(session.row.session_id)
         session.live.clear()

@@ -6,9 +6,10 @@ included, so it means the same in memory and in the file.
 
 import os
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from sandlot.model import CallOutput, Stream
 
@@ -23,7 +24,54 @@ class Read:
     position: int  # of the record behind it
 
 
+class Log(Protocol):
+    """What a call writes its output to."""
+
+    @property
+    def totals(self) -> Mapping[Stream, int]: ...
+
+    @property
+    def written(self) -> Mapping[Stream, int]: ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    @property
+    def unwritten_bytes(self) -> int: ...
+
+    @property
+    def spill_bytes(self) -> int:
+        """As soon as so many are unwritten, they are written."""
+        ...
+
+    def append(self, stream: Stream, data: bytes) -> None: ...
+
+    def read(self, position: int) -> Read | None: ...
+
+    def is_near(self, position: int) -> bool: ...
+
+    def place_near_end(self, size_bytes: int) -> int:
+        """A position with at least so many bytes behind it, if there are so many."""
+        ...
+
+    def short(self, size_bytes: int) -> bytes | None:
+        """All of it, when it is not more than that and in no file."""
+        ...
+
+    def take_unwritten(self) -> list[CallOutput]: ...
+
+    def write(self, batch: list[CallOutput]) -> None: ...
+
+    def wrote(self, batch: list[CallOutput]) -> None: ...
+
+    def restore(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class OutputLog:
+    spill_bytes = 256 * 1024  # output beyond this goes to a file, and only then the guest may forget it
+
     def __init__(self, path: Callable[[], Path]) -> None:
         """`path` is asked for only when a file is needed."""
         self._where = path
@@ -62,6 +110,10 @@ class OutputLog:
     def is_near(self, position: int) -> bool:
         """Whether `read` answers from memory."""
         return position in self._memory or position >= self.end
+
+    def place_near_end(self, size_bytes: int) -> int:
+        del size_bytes  # it is not long
+        return 0
 
     def records(self) -> bytes:
         """All records as one piece of bytes: the form in which short output is kept in the journal."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-VERSION = 5
+VERSION = 6
 
 _STEPS = {
     1: """
@@ -111,6 +111,24 @@ ALTER TABLE calls ADD COLUMN paused_s REAL NOT NULL DEFAULT 0;
     5: """
 ALTER TABLE sessions ADD COLUMN memory TEXT NOT NULL DEFAULT '';
 ALTER TABLE snapshots ADD COLUMN memory TEXT NOT NULL DEFAULT '';
+""",
+    6: """
+CREATE TABLE processes (
+    session_id TEXT NOT NULL,
+    serial INTEGER NOT NULL,
+    process_id TEXT NOT NULL,
+    spec TEXT NOT NULL,
+    status TEXT NOT NULL,
+    PRIMARY KEY (session_id, serial)
+) WITHOUT ROWID;
+CREATE UNIQUE INDEX processes_by_name ON processes (session_id, process_id);
+CREATE TABLE ports (
+    session_id TEXT NOT NULL,
+    port INTEGER NOT NULL,
+    host_port INTEGER NOT NULL,
+    process_id TEXT,
+    PRIMARY KEY (session_id, port)
+) WITHOUT ROWID;
 """,
 }
 

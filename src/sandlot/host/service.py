@@ -28,6 +28,9 @@ from sandlot.host.moving import Moving
 from sandlot.host.notes import REBUILD
 from sandlot.host.parts import HostParts, HostSettings
 from sandlot.host.pausing import Pausing
+from sandlot.host.process_rows import ProcessRows
+from sandlot.host.process_table import ProcessTables
+from sandlot.host.process_verbs import ProcessVerbs
 from sandlot.host.recovery import Recovery
 from sandlot.host.sleeping import Sleeping
 from sandlot.host.template_verbs import Templates
@@ -125,6 +128,18 @@ class SandboxHostService:
         self.open_terminal, self.get_terminal, self.terminals = terminals.open, terminals.get, terminals.all
         self.attach_terminal, self.write_terminal = terminals.attach, terminals.write
         self.resize_terminal, self.kill_terminal = terminals.resize, terminals.kill
+        self._processes = ProcessTables(rows := ProcessRows(parts.journal), self._background)
+        self._lifecycle.on_session = self._processes.attach
+        processes = ProcessVerbs(
+            self._lifecycle.find, self._duties.ready, self._lifecycle.check_open, self._processes, rows
+        )
+        self.launch_process, self.list_processes = processes.launch_process, processes.list_processes
+        self.process_status, self.process_logs = processes.process_status, processes.process_logs
+        self.write_process_stdin = processes.write_process_stdin
+        self.close_process_stdin = processes.close_process_stdin
+        self.kill_process, self.wait_process = processes.kill_process, processes.wait_process
+        self.expose_port, self.list_ports = processes.expose_port, processes.list_ports
+        self.unexpose_port = processes.unexpose_port
         self._tools = tools = ToolCalls(
             self, self._lifecycle.find, ToolRows(parts.journal), self._turns, settings.tool_timeout_s
         )
@@ -166,6 +181,7 @@ class SandboxHostService:
             await self._parts.keeper.open()
             await self._lockers.start()
             await self._files.open()
+            await self._processes.load()
             await self._recovery.take_over()
             with suppress(TimeoutError):  # what is left is done when its session is used
                 async with asyncio.timeout(_PUT_RIGHT_S):
@@ -190,6 +206,7 @@ class SandboxHostService:
         self._lifecycle.refuse()
         self._monitor.stop()
         await self._lifecycle.drain(self._settings.shutdown_timeout_s)
+        self._processes.leave()
         await self._tools.close()
         self._files.close()
         self._events.close()
@@ -335,7 +352,10 @@ class SandboxHostService:
         if session.row.state is SessionState.PAUSED or session.gate.is_resting:
             await self._duties.ready(session)
         target = session.find_snapshot(request.to)
-        await self._turns.rollback(request)
+        try:
+            await self._turns.rollback(request)
+        finally:
+            session.processes.again()
         session = self._lifecycle.find(request.session_id)
         if target is None or not target.memory:  # else what its template starts runs already
             await self._lifecycle.serving.again(session)

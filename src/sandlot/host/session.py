@@ -16,7 +16,6 @@ from sandlot.contracts.runtime import (
     Hits,
     KnownProcess,
     MountPlan,
-    ProcessEnd,
     Runtime,
     SpawnPlan,
     StartPlan,
@@ -30,8 +29,10 @@ from sandlot.host.errands import FIRST_ERRAND
 from sandlot.host.gate import Gate
 from sandlot.host.history import SnapshotRow
 from sandlot.host.journal import CallRow, Journal, SessionRow
+from sandlot.host.process_run import FIRST_RUN, NoProcesses, Run, SessionProcesses
 from sandlot.host.reasons import LimitWatch
 from sandlot.host.terminal_log import Window
+from sandlot.host.unheard import Unheard
 from sandlot.host.wishes import Wishes
 from sandlot.model import (
     NO_LIMITS,
@@ -50,7 +51,6 @@ from sandlot.model import (
     SessionNotFound,
     SessionState,
     Start,
-    Stream,
     Unavailable,
     call_snapshot,
     limits,
@@ -88,6 +88,8 @@ class Session:
         self.is_leaving = False  # its guest is being ended, because another one has taken its place
         self.recovering: asyncio.Task[None] | None = None
         self.live: dict[str, LiveCall] = {}
+        self.runs: dict[int, Run] = {}  # of its managed processes, by the number that its guest knows
+        self.processes: SessionProcesses = NoProcesses()
         self.started: LiveCall | None = None  # what its template starts
         self.is_serving = False  # and that was seen ready
         self.runtime_capabilities = capabilities
@@ -219,8 +221,11 @@ class Session:
     def set_state(self, state: SessionState, reason: str = "") -> None:
         self.row = replace(self.row, state=state, reason=reason)
 
+    def output_folder(self) -> Path:
+        return self._outputs / self.row.volume
+
     def output_path(self, process_id: int) -> Path:
-        return self._outputs / self.row.volume / f"{process_id}.log"
+        return self.output_folder() / f"{process_id}.log"
 
     # ---- calls -------------------------------------------------------------------------------------------------
 
@@ -243,7 +248,7 @@ class Session:
 
     def start_call(self, request: CallRequest, window: Window | None = None) -> LiveCall:
         """Raises what `Calls.call` raises."""
-        guest = self._active_guest("it takes no calls")
+        guest = self.active_guest("it takes no calls")
         if self._calls_at_once() >= limits.CALLS_AT_ONCE_MAX:
             raise LimitReached(
                 f"session {self.row.session_id} runs {limits.CALLS_AT_ONCE_MAX} calls already", limit="calls_at_once"
@@ -265,12 +270,12 @@ class Session:
         live.begin(process)
         return live
 
-    def _active_guest(self, what: str) -> Guest:
+    def active_guest(self, what: str) -> Guest:
         if self.guest is None or self.row.state is not SessionState.ACTIVE:
             raise refusal(self.row.session_id, self.row.state, what, self.row.reason)
         return self.guest
 
-    def _user_for(self, asked: str | None) -> str:
+    def user_for(self, asked: str | None) -> str:
         user = asked or self._user
         if user and Capability.USERS not in self.runtime_capabilities:
             raise CapabilityNotSupported(
@@ -281,8 +286,8 @@ class Session:
 
     def open_files(self, runtime: Runtime, user: str | None) -> Place:
         """Raises what `Files` raises of the session and the user."""
-        guest = self._active_guest("its files cannot be reached")
-        user = self._user_for(user)
+        guest = self.active_guest("its files cannot be reached")
+        user = self.user_for(user)
         tree = runtime.open_tree(self.start_plan(), guest)
         return Place(tree, self.workspace, user, session_id=self.row.session_id)
 
@@ -309,7 +314,7 @@ class Session:
             argv=request.argv,
             cwd=cwd,
             envs=envs if Capability.OWN_ROOT in self.runtime_capabilities else {"PWD": cwd} | envs,
-            user=self._user_for(request.user),
+            user=self.user_for(request.user),
             stdin=request.stdin,
             terminal=request.terminal,
             open_files=self.resources.open_files,
@@ -359,6 +364,16 @@ class Session:
             self._uses -= 1
             self.active_at = time.time()
 
+    def everything(self) -> tuple[LiveCall | Run, ...]:
+        """All that it runs from outside."""
+        return (*self.live.values(), *self.runs.values())
+
+    def lose_everything(self, reason: str) -> None:
+        for each in self.everything():
+            each.on_lost(reason)
+        self.live.clear()
+        self.processes.lose(reason)
+
     def is_start(self, call_id: str, process_id: int) -> bool:
         return self.start is not None and call_id == start_call_id(process_id)
 
@@ -368,16 +383,17 @@ class Session:
         return [live for live in alive if live is not self.started]
 
     def hold_calls(self) -> None:
-        for live in self.live.values():
+        for live in self.everything():
             live.hold()
 
     def release_calls(self, paused_s: float) -> None:
-        for live in self.live.values():
+        for live in self.everything():
             live.release_hold(paused_s)
+        self.processes.go_on()
 
     def part_calls(self) -> None:
         """Their guest goes, and another one will know of them."""
-        for live in self.live.values():
+        for live in self.everything():
             live.part()
 
     async def rest(self, guest: Guest | None) -> None:
@@ -421,19 +437,21 @@ class Session:
         alive: set[int] = set()
         self.limit_watch.forget()
         for known in await guest.known():
-            if known.process_id >= FIRST_ERRAND:
-                _Unheard(guest, known)
+            if known.process_id >= FIRST_RUN:
+                if known.process_id >= FIRST_ERRAND or not self.processes.adopt(guest, known):
+                    Unheard(guest, known)
                 continue
             self.last_process_id = max(self.last_process_id, known.process_id)
             row = recorded.get(known.process_id)
             if row.record.state is not CallState.RUNNING if row else known.process_id <= self.row.forgotten:
                 # Its end was recorded and the guest did not hear of it; or it runs again, from an image.
-                _Unheard(guest, known)
+                Unheard(guest, known)
                 continue
             alive.add(known.process_id)
             self._resume_call(guest, known, row)
         self.guest, self.is_heard = guest, True
         guest.begin()
+        self.processes.heard()
         if any(row.record.result is None and process_id not in alive for process_id, row in recorded.items()):
             await self._journal.calls_lost(self.row.session_id, tuple(alive))
 
@@ -465,32 +483,3 @@ def no_session(session_id: str) -> SessionNotFound:
     return SessionNotFound(
         f"there is no session {session_id}", next_step="`sandlot ls` lists the sessions", session_id=session_id
     )
-
-
-class _Unheard:
-    """Hears of a process whose call is over, or was another session's: it may go on, and what it says is dropped."""
-
-    def __init__(self, guest: Guest, known: KnownProcess) -> None:
-        self._process = guest.adopt(known, self)
-        for stream in Stream:
-            self._process.discard(stream)
-
-    def on_started(self, pid: int) -> None:
-        del pid
-
-    def on_output(self, stream: object, offset: int, data: bytes) -> None:
-        del stream, offset, data
-
-    def on_stdin_taken(self, offset: int, closed: bool) -> None:
-        del offset, closed
-
-    def on_failed(self, error: int, stage: str) -> None:
-        del error, stage
-        self._process.release()
-
-    def on_exit(self, ended: ProcessEnd) -> None:
-        del ended
-        self._process.release()
-
-    def on_lost(self, reason: str) -> None:
-        del reason

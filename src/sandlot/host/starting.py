@@ -4,37 +4,19 @@ It is a call like any other, with a name of its own; nobody waits for its end. I
 begins before there is one, and belongs to nobody until then."""
 
 import asyncio
-import re
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from sandlot.contracts.runtime import Guest, SpawnPlan
-from sandlot.host.call_streams import LiveStream
+from sandlot.contracts.runtime import Guest
 from sandlot.host.calls import LiveCall, Ticket
-from sandlot.host.errands import run_errand
+from sandlot.host.readiness import wait_ready
 from sandlot.host.session import Session, start_call_id
 from sandlot.host.vessels import Vessel
-from sandlot.model import (
-    CallOutput,
-    CallRequest,
-    CallResult,
-    DeadlineExceeded,
-    Ready,
-    ReadyKind,
-    SandlotError,
-    SessionState,
-    Start,
-    StartFailed,
-    Unavailable,
-)
+from sandlot.model import CallRequest, CallResult, SessionState, Start
 
-_SETTLE_S = 0.05  # a program that cannot even begin has ended by then
-_POLL_S, _POLL_S_MAX = 0.01, 0.2
-_TAIL_BYTES = 1000
-_STATUS = re.compile(rb"HTTP/1\.[01] ([23])[0-9]{2}\b")
 _FIRST = 1
+_WHO = "what the template starts"
 
 
 def begin(session: Session) -> LiveCall:
@@ -51,7 +33,7 @@ async def serve(session: Session) -> None:
     if session.start is None:
         return
     with session.in_use():  # one that is not ready yet is not idle
-        await wait_ready(begin(session), session.start, lambda: session.guest)
+        await wait_ready(begin(session), session.start.ready, session.start.timeout_s, _WHO, lambda: session.guest)
     session.is_serving = True
 
 
@@ -60,7 +42,7 @@ async def wait_serving(session: Session) -> None:
     if session.start is None or session.is_serving or session.started is None:
         return
     with session.in_use():
-        await wait_ready(session.started, session.start, lambda: session.guest)
+        await wait_ready(session.started, session.start.ready, session.start.timeout_s, _WHO, lambda: session.guest)
     session.is_serving = True
 
 
@@ -77,6 +59,7 @@ class Serving:
     async def again(self, session: Session) -> None:
         """One at a time; who asks meanwhile waits for the same. Raises StartFailed: the session is there then, and does
         not serve."""
+        session.processes.again()
         if session.start is None or session.row.state is not SessionState.ACTIVE:
             return
         session_id = session.row.session_id
@@ -145,94 +128,6 @@ async def start_early(vessel: Vessel, draft: Session, outputs: Path) -> None:
     assert vessel.guest is not None, "it was started"
     assert draft.start is not None, "asked before"
     live = unclaimed.begin(draft, vessel.guest)
-    await wait_ready(live, draft.start, lambda: None if vessel.lost else vessel.guest)
+    ready, timeout_s = draft.start.ready, draft.start.timeout_s
+    await wait_ready(live, ready, timeout_s, _WHO, lambda: None if vessel.lost else vessel.guest)
     vessel.claim = unclaimed.claim
-
-
-# ---- readiness ----------------------------------------------------------------------------------------------------
-
-
-async def wait_ready(live: LiveCall, start: Start, guest: Callable[[], Guest | None]) -> None:
-    """Raises StartFailed, which tells what it printed last."""
-    try:
-        async with asyncio.timeout(start.timeout_s):
-            match start.ready.kind:
-                case ReadyKind.RUNNING:
-                    await _wait_running(live)
-                case ReadyKind.LOG:
-                    await _wait_logged(live, start.ready.text.encode())
-                case ReadyKind.PORT | ReadyKind.HTTP:
-                    await _wait_answered(live, start.ready, guest)
-    except TimeoutError as error:
-        if isinstance(error, SandlotError) and not isinstance(error, DeadlineExceeded):
-            raise
-        raise await _failed(live, f"was not ready ({start.ready}) within {start.timeout_s:g} s") from None
-
-
-async def _wait_running(live: LiveCall) -> None:
-    while live.pid is None and live.result is None and live.lost is None:
-        await live.changed()
-    with suppress(TimeoutError, SandlotError):
-        async with asyncio.timeout(_SETTLE_S):
-            await live.wait()
-    if live.lost is not None or (live.result is not None and live.result.exit_code):
-        raise await _ended(live)
-
-
-async def _wait_logged(live: LiveCall, text: bytes) -> None:
-    seen: dict[str, bytes] = {}
-    with suppress(SandlotError):  # it was lost
-        async for event in LiveStream(live):
-            if isinstance(event, CallOutput):
-                known = seen.get(event.stream, b"") + event.data
-                if text in known:
-                    return
-                seen[event.stream] = known[-len(text) :]
-    raise await _ended(live)
-
-
-async def _wait_answered(live: LiveCall, ready: Ready, guest: Callable[[], Guest | None]) -> None:
-    """What goes into the background leaves its port behind: only a failure ends the wait."""
-    pause_s = _POLL_S
-    while live.lost is None and not (live.result and live.result.exit_code):
-        if (there := guest()) is not None and await _answers(there, ready):
-            return
-        await asyncio.sleep(pause_s)
-        pause_s = min(pause_s * 1.5, _POLL_S_MAX)
-    raise await _ended(live)
-
-
-async def _answers(guest: Guest, ready: Ready) -> bool:
-    head = f"GET {ready.text} HTTP/1.0\r\nHost: localhost:{ready.port}\r\nConnection: close\r\n\r\n"
-    words = (str(ready.port), head) if ready.kind is ReadyKind.HTTP else (str(ready.port),)
-    try:
-        code, answer = await run_errand(guest, SpawnPlan(words, "/", {}, "", is_probe=True))
-    except (DeadlineExceeded, Unavailable):
-        return False  # whoever waits hears of it when the guest is gone
-    return code == 0 and (ready.kind is ReadyKind.PORT or _STATUS.match(answer) is not None)
-
-
-async def _ended(live: LiveCall) -> StartFailed:
-    if live.lost is not None:
-        return await _failed(live, f"was lost before it was ready: {live.lost}")
-    result = live.result
-    told = f"ended with {result.exit_code} before it was ready" if result else "ended before it was ready"
-    return await _failed(live, f"{told}: {result.reason}" if result and result.reason else told)
-
-
-async def _failed(live: LiveCall, what: str) -> StartFailed:
-    tail = (await asyncio.to_thread(_tail, live)).decode(errors="replace").strip()
-    said = f"; it printed last: {tail}" if tail else "; it printed nothing"
-    return StartFailed(
-        f"what the template starts, {' '.join(live.ticket.argv)[:200]}, {what}{said}",
-        next_step="mend the command, or give it more time",
-        output=tail,
-    )
-
-
-def _tail(live: LiveCall) -> bytes:
-    tail, position = b"", 0
-    with suppress(OSError):  # its file went with its session
-        while found := live.log.read(position):
-            tail, position = (tail + found.event.data)[-_TAIL_BYTES:], found.position
-    return tail

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandlot.host.output import Read
+from sandlot.host.output import OutputLog, Read
 from sandlot.model import CallOutput, InvalidArgument, Stream, TerminalSize, limits
 
 _MARK = b"terminal"  # no row of records begins like that
@@ -40,6 +40,8 @@ class Window:
 class WindowLog:
     """Has the verbs of `OutputLog`, so that a call may have either. A position is an offset; reading below the window
     gives what the window has first."""
+
+    spill_bytes = OutputLog.spill_bytes
 
     def __init__(self, path: Callable[[], Path], window: Window) -> None:
         self._where = path
@@ -99,6 +101,9 @@ class WindowLog:
     def is_near(self, position: int) -> bool:
         """Whether `read` answers from memory."""
         return max(position, self.kept_from) >= self.end - len(self._recent)
+
+    def place_near_end(self, size_bytes: int) -> int:
+        return max(0, self.end - size_bytes)
 
     def take_unwritten(self) -> list[CallOutput]:
         """What `write` is to bring to the file; one batch at a time."""

@@ -380,6 +380,7 @@ class Turns:
         await failpoints.reach("rollback: begun")
         new: Volume | None = None
         try:
+            session.processes.expect_ends("its session was rolled back")
             await runtime.group(old.name).clear()
             await self._wait_for_ends(session)
             await failpoints.reach("rollback: cleared")
@@ -411,7 +412,7 @@ class Turns:
 
     async def _wait_for_ends(self, session: Session) -> None:
         """Of commands that were left running and are ended now: their records must come before, not after."""
-        for live in tuple(session.live.values()):
+        for live in session.everything():
             with suppress(SandlotError, TimeoutError):
                 async with asyncio.timeout(limits.KILL_DEADLINE_S):
                     await live.wait()

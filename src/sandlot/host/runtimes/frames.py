@@ -65,6 +65,7 @@ STAGES = {
     1: "duplicate", 2: "too many", 3: "resources", 4: "user", 5: "rlimit", 6: "cwd", 7: "exec", 8: "terminal",
 }  # fmt: skip
 SCOPE_GROUP, SCOPE_TREE = 0, 1
+PROCESS_OVER = 2 | 4  # it has exited, or could not be started
 SPAWN_PTY, SPAWN_STDIN, SPAWN_GROUPS, SPAWN_PROBE = 1, 2, 4, 8
 
 

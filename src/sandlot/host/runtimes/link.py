@@ -307,11 +307,11 @@ class GuestLink:
             if nonce == self._nonce:
                 self._listing.clear()
         elif kind == Frame.PROCESS:
-            pid, _flags, out, err, taken, tag = frames.read_listing(payload)
+            pid, flags, out, err, taken, tag = frames.read_listing(payload)
             if len(self._listing) >= _PROCESSES_MAX:
                 raise MalformedFrame("it lists more processes than a guest can have")
             kept = {Stream.STDOUT: out, Stream.STDERR: err}
-            self._listing.append(KnownProcess(ident, pid, kept, taken, tag))
+            self._listing.append(KnownProcess(ident, pid, kept, taken, tag, bool(flags & frames.PROCESS_OVER)))
         elif kind == Frame.SYNCED and bytes(payload) == self._nonce:
             self._nonce = b""
             if self._synced and not self._synced.done():
