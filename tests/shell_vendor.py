@@ -31,10 +31,9 @@ class ShellVendor:
         self._running: dict[str, set[int]] = {}
         self.paused: set[str] = set()
         self.commands = 0
-        self.uploads = 0
         self.traits = VendorTraits(
             "a shell",
-            str(top / "work"),
+            str(top / "{session_id}"),
             streams=streams,
             sessions_max=sessions_max,
             session_duration_s_max=100_000.0,
@@ -79,16 +78,15 @@ class ShellVendor:
 
     # ---- hands -------------------------------------------------------------------------------------------------
 
-    def _inside(self, session_id: str, path: str) -> str:
-        """Every session believes that it has the workspace."""
-        top = self._find(session_id)
+    def _ready(self, session_id: str) -> None:
+        self._find(session_id)
         if session_id in self.paused:
             raise SessionPaused(f"{session_id} is paused")
-        return path.replace(self.traits.workspace, str(top))
 
     async def execute(self, session_id: str, command: VendorCommand, heard: Heard) -> int:
         self.commands += 1
-        argv = [self._inside(session_id, word) for word in command.argv]
+        self._ready(session_id)
+        argv = list(command.argv)
         path = str(self._programs) if self._programs else "/usr/local/bin:/usr/bin:/bin"
         if self._programs:
             argv[0] = str(self._programs / Path(argv[0]).name)
@@ -96,7 +94,7 @@ class ShellVendor:
             return 127
         process = await asyncio.create_subprocess_exec(
             *argv,
-            cwd=self._inside(session_id, command.cwd),
+            cwd=command.cwd,
             env={"PATH": path, "HOME": str(self.sessions[session_id]), **command.envs},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
@@ -128,9 +126,9 @@ class ShellVendor:
             await heard(stream, kept)
 
     async def upload(self, session_id: str, path: str, content: AsyncIterable[bytes]) -> None:
-        self.uploads += 1
+        self._ready(session_id)
         try:
-            with Path(self._inside(session_id, path)).open("wb") as file:
+            with Path(path).open("wb") as file:
                 async for piece in content:
                     file.write(piece)
         except FileNotFoundError:
@@ -138,8 +136,9 @@ class ShellVendor:
 
     @asynccontextmanager
     async def download(self, session_id: str, path: str) -> AsyncGenerator[AsyncIterator[bytes]]:
+        self._ready(session_id)
         try:
-            with Path(self._inside(session_id, path)).open("rb") as file:
+            with Path(path).open("rb") as file:
                 yield _pieces(file.read())
         except FileNotFoundError:
             raise FileNotFound(f"{path} is not there") from None

@@ -27,12 +27,16 @@ class VendorTraits:
     """What is so for all sandboxes of a vendor, and cannot be seen from its verbs."""
 
     name: str  # as messages call it
-    workspace: str  # the directory where tools work, as a command sees it; it is made when it is not there
+    workspace: str  # where tools work, as a command sees it; `{session_id}` in it is the id; it is made if it must be
     holds: frozenset[str] = frozenset()  # fields of SessionSpec that `create` honours, beside the id and the life
     streams: bool = True  # output is heard while a command runs
     users: bool = False  # commands may run as another user
     sessions_max: int = 0  # that the vendor holds us to; 0: not known
     session_duration_s_max: float | None = None
+
+    def directory(self, session_id: str) -> str:
+        """Where the tools of one session work."""
+        return self.workspace.replace("{session_id}", session_id)
 
 
 class VendorSandboxes(Protocol):

@@ -99,6 +99,7 @@ class DerivedProvider:
         refuse_others(spec, _HELD | traits.holds, traits.name)
         check_life(spec, traits.session_duration_s_max)
         session_id = spec.session_id or new_session_id()
+        workspace = traits.directory(session_id)
         try:
             async with self.answering(f"make session {session_id}", _CREATE_S):
                 await self.sandboxes.create(replace(spec, session_id=session_id))
@@ -109,12 +110,12 @@ class DerivedProvider:
             raise
         self._ends[session_id] = time.monotonic() + spec.timeout_s
         try:
-            command = VendorCommand(("/bin/sh", "-c", scripts.WORKSPACE, "sh", traits.workspace), "/")
+            command = VendorCommand(("/bin/sh", "-c", scripts.WORKSPACE, "sh", workspace), "/")
             async with self.answering(f"prepare session {session_id}"):
                 code = await self.hands.execute(session_id, command, _deaf)
             if code:
                 raise Unavailable(
-                    f"{traits.name}: there is no directory {traits.workspace} to work in (exit code {code})",
+                    f"{traits.name}: there is no directory {workspace} to work in (exit code {code})",
                     next_step="look whether the sandbox has a shell",
                 )
         except BaseException:  # whatever it was: what cannot be used does not stay
@@ -173,7 +174,7 @@ class DerivedProvider:
             async def run(command: Command, request: ToolRequest, heard: Heard) -> CallResult:
                 return await self._run(session_id, command, request, heard)
 
-            files = DerivedFiles(self.hands, session_id, traits.workspace, traits.name)
+            files = DerivedFiles(self.hands, session_id, traits.directory(session_id), traits.name)
             found = self._calls[session_id] = ToolCalls(session_id, files, run)
         return found
 
@@ -185,7 +186,7 @@ class DerivedProvider:
             )
         mark = secrets.token_hex(12)
         envs = {**command.envs, "SANDLOT_CALL": mark}
-        asked = VendorCommand(command.argv, traits.workspace, envs, request.user, command.timeout_s)
+        asked = VendorCommand(command.argv, traits.directory(session_id), envs, request.user, command.timeout_s)
         began, code, is_late = time.perf_counter(), _TIMED_OUT, False
         deadline = asyncio.timeout(command.timeout_s)
         try:
