@@ -25,6 +25,7 @@ ROWS = (
     Row("sdk", "upload", "sandlot.sdk.workspace:upload", "report it"),
     Row("sdk", "download", "sandlot.sdk.workspace:download", "report it"),
     Row("host", "embedded", "sandlot.wiring.embedded:build", "the engine needs Linux; elsewhere use a server", "linux"),
+    Row("server", "keys", "sandlot.wiring.identity:keys_of", "report it"),
     Row("server", "serving", "sandlot.wiring.serving:Serving", "a server needs Linux", "linux"),
     Row("server", "logs", "sandlot.server.logs:configure", "report it"),
     Row("host", "fake", "sandlot.fakes.host:FakeHost", "report it"),

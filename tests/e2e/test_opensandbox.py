@@ -39,8 +39,7 @@ async def serve(host: SandboxHostService, api_key: str = KEY) -> AsyncGenerator[
     gateway = OpenSandboxGateway(host, GatewaySettings(SECRET, api_key))
     config = uvicorn.Config(gateway, "127.0.0.1", 0, log_level="error", lifespan="off", timeout_graceful_shutdown=5)
     server = uvicorn.Server(config)
-    server.install_signal_handlers = lambda: None  # type: ignore[method-assign,attr-defined]
-    running = asyncio.ensure_future(server.serve())
+    running = asyncio.ensure_future(server._serve())  # pyright: ignore[reportPrivateUsage] - the signals are pytest's
 
     async def started() -> bool:
         return server.started

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from sandlot import registry
 from sandlot.cli.context import Context
-from sandlot.config.service import ServiceConfig, load_service
+from sandlot.config.service import ServiceConfig, has_keys, load_service
 from sandlot.config.settings import Settings
 from sandlot.config.variables import CONFIG, ENGINE, SERVER
 from sandlot.model import InvalidArgument
@@ -71,7 +71,8 @@ async def run(context: Context) -> int:
             context.screen.json({"listen": told, "data_dir": str(config.engine.data), "pid": os.getpid()})
         else:
             context.screen.line(f"serving {', '.join(told) or 'nothing'}, data in {config.engine.data}")
-        _log.info("serving %s; nobody outside of this machine is listened to: there are no keys", ", ".join(told))
+        who = "whoever has a key" if has_keys(config.engine.data) else "this machine alone, because there are no keys"
+        _log.info("serving %s, for %s", ", ".join(told), who)
 
     with context.interruption.handled_by(on_signal):
         await serving.run(ready)

@@ -25,6 +25,7 @@ VERBS: Mapping[str, str] = {
     "import": "Make a session from a file that `sandlot export` wrote",
     "snapshot": "Take a snapshot of a session's files under a name, list them, or delete one",
     "template": "Make, list, name and remove templates: what sessions start from",
+    "key": "Keys for a server: make one, list them, revoke one, or bound what a tenant may have",
     "volume": "Directories with names that outlive sessions: make one, list them, show one, or remove one",
     "ls": "List sessions, oldest first",
     "show": "Tell all about one session and its calls",

@@ -9,7 +9,7 @@ from sandlot.config.addresses import Address, parse_address
 from sandlot.config.reading import Reader, Source
 from sandlot.config.settings import Settings, read_settings, sources
 from sandlot.config.variables import LISTEN
-from sandlot.model import InvalidArgument, limits
+from sandlot.model import KEYS_FILE, InvalidArgument, limits
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -108,12 +108,19 @@ def _tls(read: Reader) -> TlsFiles | None:
     return None
 
 
+def has_keys(data: Path) -> bool:
+    return (data / KEYS_FILE).exists()
+
+
 def _check_exposed(read: Reader, config: ServiceConfig) -> None:
-    """Whoever can reach the server may do everything: so nobody but this machine does."""
+    """Without keys, whoever can reach the server may do everything: so nobody but this machine does."""
+    if has_keys(config.engine.data):
+        return
     exposed = [address for address in config.listen if not address.is_loopback]
     if exposed:
         told = ", ".join(map(str, exposed))
         read.wrong.append(
             f"{read.spelled('SANDLOT_LISTEN')}: {told} can be reached from other machines, and there are no keys that "
-            "would keep others out; listen on 127.0.0.1, on [::1] or on unix:/PATH, and let an SSH tunnel lead there"
+            "would keep others out; make one with `sandlot key create`, or listen on 127.0.0.1, on [::1] or on "
+            "unix:/PATH, and let an SSH tunnel lead there"
         )

@@ -30,6 +30,7 @@ from sandlot.model import (
     TurnRequest,
     Unavailable,
     check_id,
+    new_fork_id,
     turn_snapshot,
 )
 
@@ -134,7 +135,7 @@ class FakeHistory:
         spec = replace(session.spec, session_id=None, labels=labels, timeout_s=request.timeout_s, request_id=None)
         made: list[FakeSession] = []
         for _ in range(request.count):
-            child = self._make(spec)
+            child = self._make(replace(spec, session_id=new_fork_id(session.session_id)))
             child.tree, child.origin = point.tree.copy(), f"{session.session_id}/{point.snapshot.name}"
             made.append(child)
         names = tuple(child.session_id for child in made)

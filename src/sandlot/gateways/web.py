@@ -32,8 +32,7 @@ class Request:
     query: Sequence[tuple[str, str]]
     headers: Mapping[str, str]  # lower case; of several the last
     receive: Receive = field(repr=False)
-    root: str = ""  # what stands before the first segment
-    scheme: str = "http"
+    is_known: bool = False  # whoever stands before this looked at a key
     values: dict[str, str] = field(default_factory=dict[str, str])  # what the path says, by name
 
     @classmethod
@@ -50,7 +49,7 @@ class Request:
             query,
             headers,
             receive,
-            scheme=cast("str", scope.get("scheme", "http")),
+            is_known="sandlot.key" in scope,
         )
 
     def all(self, name: str) -> list[str]:

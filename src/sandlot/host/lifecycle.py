@@ -48,6 +48,7 @@ from sandlot.model import (
     Unavailable,
     check_session_id,
     limits,
+    new_fork_id,
     new_session_id,
     transition,
 )
@@ -297,7 +298,8 @@ class Lifecycle:
         self, source: Session, at: SnapshotRow, labels: Mapping[str, str], timeout_s: float, image: Path | None
     ) -> Session:
         """A session that begins at a point of another one, and has everything else of it; with an image, what ran."""
-        session_id, row, wishes = new_session_id(), source.row, source.wishes_with(labels)
+        row, wishes = source.row, source.wishes_with(labels)
+        session_id = new_fork_id(row.session_id)
         self._admit(session_id)
         # Counted from now on: many are made at once, and together they must not be more than fit.
         self.creating.add(session_id)

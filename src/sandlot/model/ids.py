@@ -39,6 +39,12 @@ def new_session_id() -> str:
     return _random("s-", 12)
 
 
+def new_fork_id(parent: str) -> str:
+    """What stands before the last dot of an id is its family, and a fork stays in it."""
+    family, dot, _own = parent.rpartition(".")
+    return check_session_id(f"{family}{dot}{new_session_id()}")
+
+
 def new_call_id() -> str:
     """Told apart from every other, of other processes too, those that forked from this one among them; not kept from
     anyone."""

@@ -3,6 +3,7 @@
 What is refused here is told as Connect does it: a JSON document with a code and a message."""
 
 import asyncio
+import ipaddress
 import json
 import logging
 import re
@@ -47,6 +48,7 @@ class Front:
         if scope["type"] != "http":
             return
         began = time.perf_counter()
+        scope["sandlot.trusted"] = not is_open
         headers: dict[bytes, bytes] = {name: value for name, value in scope["headers"] if name in _LOOKED_AT}
         given = headers.get(b"x-request-id", b"")
         request_id = given.decode() if _REQUEST_ID.fullmatch(given) else token_hex(8)
@@ -58,7 +60,7 @@ class Front:
             fault = self._fault(headers) if is_open else ""
             if fault:
                 await say(answering.send, 403, "permission_denied", fault)
-            elif page := self._pages.get(scope["path"]):
+            elif (page := self._pages.get(scope["path"])) and (page != self._metrics or is_near(scope)):
                 await page(scope, answering.send)
             else:
                 await self._application(scope, receive, answering.send)
@@ -124,6 +126,15 @@ class Front:
             return None
         self._looked = (now, health)
         return health
+
+
+def is_near(scope: Scope) -> bool:
+    """Whether it came in where only this machine can: figures are not for everybody."""
+    host = (scope.get("server") or ("", None))[0]
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return True  # the path of a socket
 
 
 class _Answering:

