@@ -8,6 +8,8 @@ from sandlot.model import (
     Change,
     ChangeKind,
     Conflict,
+    CreateSandboxRequest,
+    CreateSandboxResponse,
     DataDirectoryHeld,
     DeadlineExceeded,
     Event,
@@ -18,10 +20,15 @@ from sandlot.model import (
     FileInfo,
     FileKind,
     FileNotFound,
+    GetProcessStatusRequest,
+    GetProcessStatusResponse,
     HostFull,
     ImageBlock,
     InvalidArgument,
     InvalidState,
+    KillProcessRequest,
+    LaunchProcessRequest,
+    LaunchProcessResponse,
     LimitHit,
     LimitReached,
     Line,
@@ -32,8 +39,11 @@ from sandlot.model import (
     NotFound,
     OnExpiry,
     PermissionDenied,
+    ProcessNotFound,
+    ProcessState,
     Resources,
     RollbackInProgress,
+    SandboxCapabilities,
     SandlotError,
     SessionDestroying,
     SessionExists,
@@ -75,12 +85,13 @@ from sandlot.model import (
 )
 from sandlot.sdk.client import Client
 from sandlot.sdk.commands import AsyncCommand, AsyncCommands
+from sandlot.sdk.control import AsyncControl
 from sandlot.sdk.files import AsyncFiles
 from sandlot.sdk.own_tools import tool
 from sandlot.sdk.pty import AsyncPty, AsyncTerminals
 from sandlot.sdk.results import CommandFailed, CommandOutput, CommandResult
 from sandlot.sdk.sandbox import AsyncSandbox
-from sandlot.sdk.sync import Command, Commands, Files, Pty, Sandbox, Templates, Terminals, Tools, Volume
+from sandlot.sdk.sync import Command, Commands, Control, Files, Pty, Sandbox, Templates, Terminals, Tools, Volume
 from sandlot.sdk.templates import AsyncTemplates
 from sandlot.sdk.tools import AsyncTools
 from sandlot.sdk.volumes import AsyncVolume
@@ -90,6 +101,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AsyncCommand",
     "AsyncCommands",
+    "AsyncControl",
     "AsyncFiles",
     "AsyncPty",
     "AsyncSandbox",
@@ -110,6 +122,9 @@ __all__ = [
     "CommandResult",
     "Commands",
     "Conflict",
+    "Control",
+    "CreateSandboxRequest",
+    "CreateSandboxResponse",
     "DataDirectoryHeld",
     "DeadlineExceeded",
     "Event",
@@ -121,10 +136,15 @@ __all__ = [
     "FileKind",
     "FileNotFound",
     "Files",
+    "GetProcessStatusRequest",
+    "GetProcessStatusResponse",
     "HostFull",
     "ImageBlock",
     "InvalidArgument",
     "InvalidState",
+    "KillProcessRequest",
+    "LaunchProcessRequest",
+    "LaunchProcessResponse",
     "LimitHit",
     "LimitReached",
     "Line",
@@ -135,10 +155,13 @@ __all__ = [
     "NotFound",
     "OnExpiry",
     "PermissionDenied",
+    "ProcessNotFound",
+    "ProcessState",
     "Pty",
     "Resources",
     "RollbackInProgress",
     "Sandbox",
+    "SandboxCapabilities",
     "SandlotError",
     "SessionDestroying",
     "SessionExists",

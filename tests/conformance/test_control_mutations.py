@@ -169,8 +169,8 @@ class TellsEndsAsZero(FakeControl):
 
 class JoinsArguments(FakeControl):
     async def launch_process(self, request: LaunchProcessRequest) -> LaunchProcessResponse:
-        split = tuple(word for arg in request.args[2:] for word in arg.split())
-        return await super().launch_process(replace(request, args=request.args[:2] + split))
+        plain = tuple(" ".join(word.split()) for word in request.args)
+        return await super().launch_process(replace(request, args=plain))
 
 
 class LosesVariables(FakeControl):

@@ -9,7 +9,10 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # What each prints at its end, which it can only print when all before it worked.
-ENDS = {"agent_loop.py": '== turn 3 is kept\n\ndef add(a, b):\n    """The sum."""\n    return a + b\n\n'}
+ENDS = {
+    "agent_loop.py": '== turn 3 is kept\n\ndef add(a, b):\n    """The sum."""\n    return a + b\n\n',
+    "orchestrator.py": "fail: exit code 3\nthe answer is 45\nrefused: start_failed\nnothing is left\n",
+}
 
 
 def test_every_example_is_known_here() -> None:

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "target",
         metavar="TARGET",
         nargs="?",
-        help="one thing alone, with all that such a thing promises: native, local, local-provisioner, fake-host, "
+        help="one thing alone, with all that such a thing promises: native, node, local, local-provisioner, fake-host, "
         "fake-environment, fake-control, fake-provisioner; or MODULE:FACTORY of your own",
     )
     parser.add_argument("--only", metavar="CHECK", action="append", help="of a target, this check alone; repeatable")

@@ -14,7 +14,7 @@ from sandlot.cli.context import Context
 from sandlot.conformance import SUITES, Kind, Target, Verdict, conform_target, is_conforming, kind_of
 from sandlot.model import InstanceConfig, InvalidArgument
 
-ON_AN_ENGINE = ("native",)
+ON_AN_ENGINE = ("native", "node")
 _FACTORY = "MODULE:FACTORY of your own"
 
 

@@ -5,9 +5,9 @@ import secrets
 from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from sandlot.contracts import Host, Processes
+from sandlot.contracts import Host
 from sandlot.model import (
     AUTO,
     BUILTIN,
@@ -43,10 +43,6 @@ _T = TypeVar("_T")
 _LOST = (asyncio.CancelledError, Unavailable, DeadlineExceeded)  # what was begun may have been done all the same
 
 
-class NodeHost(Host, Processes, Protocol):
-    """What a node must have."""
-
-
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
     """What sandboxes of this node are, where a request says nothing."""
@@ -68,7 +64,7 @@ class NodeSandboxControl:
     """A sandbox is a session, and has its id. The host keeps everything, so any number of these can be used at once,
     also one after another by programs that end."""
 
-    def __init__(self, host: NodeHost, config: NodeConfig | None = None) -> None:
+    def __init__(self, host: Host, config: NodeConfig | None = None) -> None:
         self._host = host
         self._config = config or NodeConfig()
         self._kind: frozenset[Capability] | None = None  # what a sandbox of the kind insisted on can do

@@ -1,7 +1,7 @@
 """Sandboxes in memory, for tests of orchestrators.
 
 The programs that it understands are few, and any other is not found: `sleep S`; `sh -c` with `exit N`, `exit $NAME`,
-`exit $((${#1} * 10 + $#))`, or a loop that takes no TERM; `python3 -c`, which takes the memory that it multiplies
+`test "$NAME" = 'TEXT'`, or a loop that takes no TERM; `python3 -c`, which takes the memory that it multiplies
 bytes to, or with an exposed port says `here` to whoever dials it.
 """
 
@@ -41,7 +41,7 @@ from sandlot.model import (
 TEMPLATE = "memory"
 _EXIT_CODE = re.compile(r"exit (\d+)")
 _EXIT_VARIABLE = re.compile(r"exit \$(\w+)")
-_EXIT_ARGUMENTS = "exit $((${#1} * 10 + $#))"
+_TEST = re.compile(r"""test "\$(\w+)" = '(.*)'""")
 _TAKEN = re.compile(r"b'x' \* (\d+)")
 _KILLED, _TERMINATED = 137, 143
 
@@ -232,12 +232,12 @@ def _begin(process_id: str, argv: Sequence[str], request: LaunchProcessRequest, 
     match [name.rpartition("/")[2], *rest]:
         case ["sleep", seconds]:
             process.ends = now + float(seconds)
-        case ["sh", "-c", _, *words] if found := _EXIT_CODE.fullmatch(script):
+        case ["sh", "-c", _, *_words] if found := _EXIT_CODE.fullmatch(script):
             process.ends, process.code = now, int(found[1])
-        case ["sh", "-c", _, *words] if found := _EXIT_VARIABLE.fullmatch(script):
+        case ["sh", "-c", _, *_words] if found := _EXIT_VARIABLE.fullmatch(script):
             process.ends, process.code = now, int(request.envs.get(found[1], "0"))
-        case ["sh", "-c", _, *words] if script == _EXIT_ARGUMENTS:
-            process.ends, process.code = now, len(words[1] if words[1:] else "") * 10 + len(words[1:])
+        case ["sh", "-c", _, *_words] if found := _TEST.fullmatch(script):
+            process.ends, process.code = now, int(request.envs.get(found[1]) != found[2])
         case ["sh", "-c", _, *_words] if script.startswith("trap '' TERM;"):
             process.takes_no_term = True
         case ["python3", "-c", _, *_words] if found := _TAKEN.search(script):

@@ -22,17 +22,25 @@ from sandlot.model import (
     CallRecord,
     CallResult,
     Change,
+    CreateSandboxRequest,
+    CreateSandboxResponse,
     Event,
     FileEvent,
     FileInfo,
     FileKind,
+    GetProcessStatusRequest,
+    GetProcessStatusResponse,
     InputMode,
+    KillProcessRequest,
+    LaunchProcessRequest,
+    LaunchProcessResponse,
     Line,
     Match,
     MoveProgress,
     NetworkPolicy,
     OnExpiry,
     Resources,
+    SandboxCapabilities,
     SessionInfo,
     SessionState,
     Snapshot,
@@ -53,6 +61,7 @@ from sandlot.sdk.building import OnLine
 from sandlot.sdk.client import Client, default_client
 from sandlot.sdk.commands import AsyncCommand, AsyncCommands, OnOutput
 from sandlot.sdk.content import Content, Readable
+from sandlot.sdk.control import AsyncControl
 from sandlot.sdk.files import AsyncFiles
 from sandlot.sdk.pty import AsyncPty, AsyncTerminals
 from sandlot.sdk.results import CommandOutput, CommandResult
@@ -1201,9 +1210,78 @@ class Volume:
         return self._inner.client.portal.run(self._inner.remove())
 
 
+class Control:
+    """Makes sandboxes, launches programs in them, and ends them; it remembers none of them. Whatever keeps the contract
+    `SandboxControl` can take its place: the sandboxes of a fleet, or of a vendor.
+
+    A sandbox has the id of `Sandbox`, and can be used as one too: `Sandbox.connect(sandbox_id)`.
+    """
+
+    def __init__(self, *, client: Client | None = None) -> None:
+        self._inner = AsyncControl(client=client)
+
+    @classmethod
+    def of(cls, inner: AsyncControl) -> Self:
+        """The sync face of an async handle."""
+        made = cls.__new__(cls)
+        made._inner = inner
+        return made
+
+    @property
+    def client(self) -> Client:
+        return self._inner.client
+
+    def __repr__(self) -> str:
+        return repr(self._inner).replace("AsyncControl", type(self).__name__, 1)
+
+    def create_sandbox(self, request: CreateSandboxRequest) -> CreateSandboxResponse:
+        """When this returns it takes everything else. A request id that came before gives the sandbox that was made for
+        it, as long as it is there.
+
+        Raises TemplateNotFound, MaxSessionsReached, LimitReached, CapabilityNotSupported for a limit that would not
+        hold, HostUnhealthy. Then there is none, and nothing is left of one.
+        """
+        return self._inner.client.portal.run(self._inner.create_sandbox(request))
+
+    def destroy_sandbox(self, sandbox_id: str) -> None:
+        """End everything in it and give back all that it had. Again does nothing."""
+        self._inner.client.portal.run(self._inner.destroy_sandbox(sandbox_id))
+
+    def launch_process(self, request: LaunchProcessRequest) -> LaunchProcessResponse:
+        """Begin a program; when this returns it runs, and it outlives this one. With an exposed port it is `starting`
+        until it listens there.
+
+        Raises SessionNotFound, StartFailed when the program cannot be started, SessionPaused, Conflict when the id or
+        the port is somebody else's, CapabilityNotSupported, LimitReached.
+        """
+        return self._inner.client.portal.run(self._inner.launch_process(request))
+
+    def kill_process(self, request: KillProcessRequest) -> None:
+        """Without a signal it has ended when this returns. Raises SessionNotFound, ProcessNotFound, SessionPaused."""
+        self._inner.client.portal.run(self._inner.kill_process(request))
+
+    def get_process_status(self, request: GetProcessStatusRequest) -> GetProcessStatusResponse:
+        """As it is now, whoever launched it. Raises SessionNotFound, ProcessNotFound."""
+        return self._inner.client.portal.run(self._inner.get_process_status(request))
+
+    def pause_sandbox(self, sandbox_id: str) -> None:
+        """Nothing is launched in it from now on, and what runs stands still. Again does nothing. Raises
+        SessionNotFound, CapabilityNotSupported."""
+        self._inner.client.portal.run(self._inner.pause_sandbox(sandbox_id))
+
+    def resume_sandbox(self, sandbox_id: str) -> None:
+        """Again does nothing. Raises SessionNotFound, InvalidState when its time is up."""
+        self._inner.client.portal.run(self._inner.resume_sandbox(sandbox_id))
+
+    def capabilities(self) -> SandboxCapabilities:
+        """What a sandbox without wishes can do here."""
+        return self._inner.client.portal.run(self._inner.capabilities())
+
+
 _FACES: dict[type, Any] = {
     AsyncCommand: Command,
     AsyncCommands: Commands,
+    AsyncControl: Control,
     AsyncFiles: Files,
     AsyncPty: Pty,
     AsyncSandbox: Sandbox,

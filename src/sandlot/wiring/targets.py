@@ -10,6 +10,7 @@ from pathlib import Path
 
 from sandlot.conformance import Target
 from sandlot.contracts import Host
+from sandlot.control.node import NodeSandboxControl
 from sandlot.environments.local import LocalProvider
 from sandlot.environments.native import NativeSandboxEnvironment
 from sandlot.fakes.control import FakeSandboxes
@@ -25,6 +26,11 @@ _SERVES = LocalImage((sys.executable, "-m", "http.server", "-b", "{host}", "-d",
 @asynccontextmanager
 async def native(host: Host) -> AsyncGenerator[Target]:
     yield Target(partial(NativeSandboxEnvironment, host))
+
+
+@asynccontextmanager
+async def node(host: Host) -> AsyncGenerator[Target]:
+    yield Target(partial(NodeSandboxControl, host))
 
 
 @asynccontextmanager

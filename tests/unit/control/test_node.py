@@ -6,7 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from sandlot.control.node import NodeConfig, NodeHost, NodeSandboxControl
+from sandlot.contracts import Host
+from sandlot.control.node import NodeConfig, NodeSandboxControl
 from sandlot.fakes.host import FakeHost
 from sandlot.model import (
     Capability,
@@ -42,7 +43,7 @@ class Through:
 
 
 def control(host: object, config: NodeConfig | None = None) -> NodeSandboxControl:
-    return NodeSandboxControl(cast("NodeHost", host), config)
+    return NodeSandboxControl(cast("Host", host), config)
 
 
 async def sessions(host: FakeHost) -> list[SessionInfo]:
