@@ -84,7 +84,7 @@ storages: setup ## every suite on every storage that is ready here, and a table 
 roots: setup ## make a root filesystem with mmdebstrap, and sessions of it on every runtime (root, a download)
 	@$(BIN)/python -m pytest --make-roots tests/e2e/test_foreign_roots.py
 
-fuzz: ## fuzz the guest program's parser
+fuzz: ## fuzz the guest program's parser and the scout
 	@$(MAKE) --no-print-directory -C guest fuzz
 
 sanitize: setup ## run the tests on a guest program built with sanitizers

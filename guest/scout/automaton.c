@@ -41,6 +41,11 @@ bool automaton_prepare(struct automaton *automaton, const struct step *steps, ui
     return true;
 }
 
+static void forget(struct runner *runner) {
+    runner->states = runner->pool_used = 0;
+    memset(runner->buckets, 0, BUCKETS * sizeof(uint32_t));
+}
+
 void runner_prepare(struct runner *runner, const struct automaton *automaton) {
     memset(runner, 0, sizeof *runner);
     runner->automaton = automaton;
@@ -57,11 +62,7 @@ void runner_prepare(struct runner *runner, const struct automaton *automaton) {
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) *lists[i] = take((2 * count + 2) * sizeof(uint32_t));
     memset(runner->sparse, 0, count * sizeof(uint32_t));
     memset(runner->next_sparse, 0, count * sizeof(uint32_t));
-}
-
-static void forget(struct runner *runner) {
-    runner->states = runner->pool_used = 0;
-    memset(runner->buckets, 0, BUCKETS * sizeof(uint32_t));
+    forget(runner);
 }
 
 static int compare(const void *a, const void *b) {

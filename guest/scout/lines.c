@@ -15,8 +15,10 @@
 #define BATCHES 16
 #define THREADS_MAX 4
 #define STACK_BYTES (256u << 10)
+#ifndef BLOCK_BYTES /* the fuzzer has small ones */
 #define BLOCK_BYTES (1u << 20)  /* of a file, in memory; a longer line is looked at in pieces */
 #define HISTORY_BYTES (64u << 10) /* of what was looked at, for lines before the next one that fits */
+#endif
 #define HELD_BYTES (1u << 20)   /* of what a thread has found and may not tell yet */
 #define BINARY_BYTES (8u << 10)
 
