@@ -30,6 +30,7 @@ from tests.performance.sessions import measure_burst, measure_create, measure_ra
 from tests.performance.templates import measure_templates
 from tests.performance.transfers import measure_transfers
 from tests.performance.turns import measure_turns
+from tests.performance.wire import measure_wire
 from tests.performance.zfs import measure_zfs
 
 FOLDER = Path(__file__).parents[2] / "build" / "bench"
@@ -54,6 +55,7 @@ SECTIONS: Mapping[str, Callable[[Bench], Awaitable[None]]] = {
     "gvisor": measure_gvisor,
     "templates": measure_templates,
     "transfers": measure_transfers,
+    "wire": measure_wire,
 }
 
 

@@ -49,6 +49,9 @@ class CallVerbs:
             return
         if not session.gate.is_open or session.row.state is SessionState.PAUSED:
             await self._ready(session)
+            if request.call_id in session.live:  # another request with the same id was there first
+                yield await self._attach(session, request.call_id)
+                return
         self._check_open()  # while it waited the engine may have left; nobody would hear of its end
         live = session.start_call(request)
         live.is_attended = not request.detach
@@ -83,6 +86,9 @@ class CallVerbs:
 
     async def _known_call(self, session: Session, call_id: str | None) -> CallStream | None:
         if call_id is None:
+            return None
+        await session.call_ids.load(partial(self._journal.call_ids, session.row.session_id))
+        if not session.call_ids.may_hold(call_id):
             return None
         with suppress(CallNotFound):
             return await self._attach(session, call_id)

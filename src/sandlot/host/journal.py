@@ -218,6 +218,10 @@ class Journal:
 
         return await self._do(find)
 
+    async def call_ids(self, session_id: str, count: int) -> list[str]:
+        sql = "SELECT call_id FROM calls WHERE session_id = ? LIMIT ?"
+        return await self._do(lambda db: [row[0] for row in db.execute(sql, (session_id, count))])
+
     async def last_process_id(self, session_id: str) -> int:
         sql = "SELECT coalesce(max(process_id), 0) FROM calls WHERE session_id = ?"
         return await self._do(lambda db: db.execute(sql, (session_id,)).fetchone()[0])

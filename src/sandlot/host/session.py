@@ -21,6 +21,7 @@ from sandlot.contracts.runtime import (
     StartPlan,
 )
 from sandlot.contracts.storage import Volume
+from sandlot.host.call_ids import CallIds
 from sandlot.host.call_limits import CallLimits, check_call
 from sandlot.host.call_snapshots import CallSnapshot
 from sandlot.host.calls import LiveCall, Ticket
@@ -90,6 +91,7 @@ class Session:
         self.live: dict[str, LiveCall] = {}
         self.runs: dict[int, Run] = {}  # of its managed processes, by the number that its guest knows
         self.processes: SessionProcesses = NoProcesses()
+        self.call_ids = CallIds()
         self.started: LiveCall | None = None  # what its template starts
         self.is_serving = False  # and that was seen ready
         self.runtime_capabilities = capabilities
@@ -302,6 +304,7 @@ class Session:
         self._watch_limits(live)
         self.last_process_id = live.ticket.process_id
         self.live[live.ticket.call_id] = self.started = live
+        self.call_ids.add(live.ticket.call_id)
         self.is_serving = True
         self.record_start(live.ticket)
 
@@ -341,6 +344,7 @@ class Session:
         live.limit_met = met
 
     def _live_call(self, ticket: Ticket) -> LiveCall:
+        self.call_ids.add(ticket.call_id)
         return LiveCall(ticket, self.output_path, self.record_start, self.record, self._report_wedged)
 
     def _report_wedged(self, reason: str) -> None:

@@ -36,6 +36,7 @@ class Request:
     deadline: float | None = None  # of the loop's clock
     is_read: bool = False
     has_left: bool = False
+    _is_worked_on: bool = False
     _scope: asyncio.Timeout = field(default_factory=lambda: asyncio.timeout(None))
     _watch: "asyncio.TimerHandle | asyncio.Task[None] | None" = None
 
@@ -54,8 +55,7 @@ class Request:
             raise Unavailable("whoever asked has left")
         if not message.get("more_body", False):
             self.is_read = True
-            loop = asyncio.get_running_loop()
-            self._watch = loop.call_later(_WATCH_S, self._begin_watch)
+            self._watch_soon()
         return message.get("body", b"")
 
     async def body(self) -> bytes:
@@ -91,8 +91,10 @@ class Request:
 
     async def within(self, work: Awaitable[_T]) -> _T:
         """As long as the deadline has not passed, and whoever asked is there. Raises DeadlineExceeded, Unavailable."""
+        self._is_worked_on = True
         try:
             async with self._scope as scope:
+                self._watch_soon()
                 if self.deadline is not None:
                     scope.reschedule(self.deadline)
                 return await work
@@ -103,8 +105,14 @@ class Request:
                 raise Unavailable("whoever asked has left") from None
             raise DeadlineExceeded("the deadline of the request has passed") from None
         finally:
+            self._is_worked_on = False
             if self._watch is not None:
                 self._watch.cancel()
+
+    def _watch_soon(self) -> None:
+        """Once its body is read and while it is worked on, what comes next can only be that whoever asked leaves."""
+        if self.is_read and self._is_worked_on and self._watch is None and not self.has_left:
+            self._watch = asyncio.get_running_loop().call_later(_WATCH_S, self._begin_watch)
 
     def _begin_watch(self) -> None:
         self._watch = asyncio.get_running_loop().create_task(self._look())

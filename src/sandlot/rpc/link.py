@@ -3,7 +3,7 @@
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterable, AsyncIterator, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -221,10 +221,13 @@ class Tries:
 
 
 async def follow(
-    link: Link, name: str, incoming: Incoming, again: Callable[[], AnyMessage]
+    link: Link, name: str, incoming: Incoming, again: Callable[[], AnyMessage], known: Iterable[AnyMessage] = ()
 ) -> AsyncIterator[AnyMessage]:
-    """Messages of a stream, which is opened again where it was cut: `again` says from where on."""
+    """Messages of a stream, which is opened again where it was cut: `again` says from where on. What is known of it
+    comes first."""
     try:
+        for message in known:
+            yield message
         while True:
             try:
                 message = await incoming.next()

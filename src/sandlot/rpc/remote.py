@@ -33,8 +33,18 @@ from sandlot.rpc.convert import build, from_choice, from_message, to_message, to
 from sandlot.rpc.gen.sandlot.v1 import calls_pb, code_pb, terminals_pb, tools_pb
 from sandlot.rpc.link import Incoming, Link, follow
 from sandlot.rpc.messages import AnyMessage
+from sandlot.rpc.transport import Cut
 
 _T = TypeVar("_T")
+
+
+_KEPT_BYTES = 64 * limits.KIB
+
+
+def _size(message: Any) -> int:
+    """About what a message of a call takes."""
+    chosen = message.message
+    return 64 + (len(chosen.value.data) if chosen is not None and chosen.field == "output" else 0)
 
 
 def cut_off(name: str, last: str) -> SandlotError:
@@ -51,6 +61,7 @@ class RemoteCall:
         self._request = request  # None: it is only read
         self._result: CallResult | None = None
         self._first: Incoming | None = None  # until someone reads it
+        self._kept: list[Any] = []  # what `result` read of it, for whoever reads it then
         self._readers: list[AsyncGenerator[CallEvent]] = []
 
     async def enter(self) -> None:
@@ -106,14 +117,14 @@ class RemoteCall:
 
     async def _read(self) -> AsyncGenerator[CallEvent]:
         seen: dict[Stream, int] = {}
-        incoming, self._first = self._first, None
+        incoming, self._first, kept, self._kept = self._first, None, self._kept, []
         name = "Call" if self._request is not None else "AttachCall"
         if incoming is None:
-            name = "AttachCall"
+            name, kept = "AttachCall", []
             incoming, _ = await self._link.begin(name, self._place(seen))
         again = (lambda: self._place(seen)) if name == "AttachCall" else (lambda: self._again(seen))
         was_started = False
-        async for message in follow(self._link, name, incoming, again):
+        async for message in follow(self._link, name, incoming, again, kept):
             assert isinstance(message, calls_pb.CallMessage)
             if message.message is None or message.message.field == "opened":
                 continue
@@ -131,10 +142,33 @@ class RemoteCall:
             raise cut_off(f"call {self.call_id}", "its result")
 
     async def result(self) -> CallResult:
-        result = self._result
+        result = self._result or await self._short_result()
         if result is None:
             result = self._result = from_message(await self._link.ask("WaitCall", self._ref()))
         return result
+
+    async def _short_result(self) -> CallResult | None:
+        """From the stream that is there, if nobody reads it and what comes before the result is little."""
+        incoming, self._first = self._first, None
+        if incoming is None:
+            return None
+        size = sum(_size(message) for message in self._kept)
+        try:
+            while size < _KEPT_BYTES:
+                message: Any = await incoming.next()
+                if message is None:
+                    break
+                self._kept.append(message)
+                size += _size(message)
+                if message.message.field == "result":
+                    self._result = from_choice(message)
+                    await incoming.next()  # its end: the connection is free for others
+                    break
+        except Cut:
+            pass  # whoever reads on finds out where it was
+        finally:
+            self._first = incoming
+        return self._result
 
     async def write_stdin(self, data: bytes) -> None:
         for at in range(0, len(data), limits.PIECE_BYTES):
