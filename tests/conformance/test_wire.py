@@ -10,15 +10,19 @@ import pytest
 from sandlot.conformance import (
     HOST_CHECKS,
     Verdict,
+    conform_control,
     conform_environment,
     conform_files,
     conform_host,
+    conform_processes,
+    conform_terminals,
     conform_tools,
     is_conforming,
 )
 from sandlot.contracts import Host
+from sandlot.control.node import NodeHost, NodeSandboxControl
 from sandlot.environments.native import NativeSandboxConfig, NativeSandboxEnvironment
-from sandlot.fakes.host import DEVIATIONS, FakeHost
+from sandlot.fakes.host import DEVIATIONS, TERMINAL_DEVIATIONS, FakeHost
 from sandlot.host.service import SandboxHostService
 from sandlot.model import SessionFilter
 from tests.conformance.test_host import broken
@@ -69,6 +73,40 @@ async def test_files_and_tools_conform_over_the_wire(host: SandboxHostService, r
     assert [(one.check, one.detail) for one in (*files, *tools) if not one.is_good] == []
     assert is_conforming(files)
     assert is_conforming(tools)
+
+
+# By the name of the check that is not kept over the wire, and why.
+ON_ITS_WAY = {"who_reads_slowly_misses_and_harms_nobody": "what is on its way to a slow reader is not missed"}
+
+
+async def test_terminals_of_the_fake_conform_over_the_wire() -> None:
+    async with over_the_wire(FakeHost()) as client:
+        deviations = {**TERMINAL_DEVIATIONS, **ON_ITS_WAY}
+        outcomes = [one async for one in conform_terminals(cast("Host", client), deviations=deviations)]
+    assert [(one.check, one.detail) for one in outcomes if not one.is_good] == []
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("runtime", "kept_on"), ENGINES)
+async def test_terminals_and_processes_conform_over_the_wire(
+    host: SandboxHostService, runtime: str, kept_on: str
+) -> None:
+    have = await host.capabilities_of(runtime, kept_on)
+    async with over_the_wire(host) as client:
+        there = cast("Host", client)
+        terminals = [one async for one in conform_terminals(there, runtime, kept_on, have, deviations=ON_ITS_WAY)]
+        processes = [one async for one in conform_processes(there, runtime, kept_on, have)]
+    assert [(one.check, one.detail) for one in (*terminals, *processes) if not one.is_good] == []
+    assert is_conforming(terminals)
+    assert is_conforming(processes)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.root
+async def test_control_of_a_node_conforms_over_the_wire(host: SandboxHostService) -> None:
+    async with over_the_wire(host) as client:
+        outcomes = [one async for one in conform_control(lambda: NodeSandboxControl(cast("NodeHost", client)))]
+    assert [(one.check, one.detail) for one in outcomes if not one.is_good] == []
 
 
 @pytest.mark.timeout(300)

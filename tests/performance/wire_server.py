@@ -25,6 +25,7 @@ async def serve(data: Path, keeper: Path, path: Path, warm: int) -> None:
         server = uvicorn.Server(config)
         tcp = socket.create_server(("127.0.0.1", 0))
         unix = socket.socket(socket.AF_UNIX)
+        path.unlink(missing_ok=True)  # of one that was killed
         unix.bind(str(path))
         serving = asyncio.create_task(server.serve(sockets=[tcp, unix]))
         while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it

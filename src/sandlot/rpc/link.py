@@ -110,6 +110,8 @@ class Link:
                         if tries.was_cut and name in GONE_IS_DONE:
                             return PROCEDURES[name].response()
                         raise
+        except SandlotError:
+            raise  # one that tells of a deadline of the server is a TimeoutError, too
         except TimeoutError:
             raise DeadlineExceeded(f"{self._where} did not answer {name} in {deadline:g} s") from None
 
