@@ -20,7 +20,7 @@ from sandlot.conformance import (
     is_conforming,
 )
 from sandlot.contracts import Host
-from sandlot.control.node import NodeHost, NodeSandboxControl
+from sandlot.control.node import NodeSandboxControl
 from sandlot.environments.native import NativeSandboxConfig, NativeSandboxEnvironment
 from sandlot.fakes.host import DEVIATIONS, TERMINAL_DEVIATIONS, FakeHost
 from sandlot.host.service import SandboxHostService
@@ -105,7 +105,7 @@ async def test_terminals_and_processes_conform_over_the_wire(
 @pytest.mark.root
 async def test_control_of_a_node_conforms_over_the_wire(host: SandboxHostService) -> None:
     async with over_the_wire(host) as client:
-        outcomes = [one async for one in conform_control(lambda: NodeSandboxControl(cast("NodeHost", client)))]
+        outcomes = [one async for one in conform_control(lambda: NodeSandboxControl(cast("Host", client)))]
     assert [(one.check, one.detail) for one in outcomes if not one.is_good] == []
 
 

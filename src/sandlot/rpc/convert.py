@@ -105,13 +105,14 @@ class _Shape:
     def back(self, message: AnyMessage) -> Any:
         told: dict[str, Any] = {}
         for place in self.places:
-            if place.knows and not message.has_field(place.wire):
+            found = getattr(message, place.wire)
+            # Asking whether it was set takes long; what is not empty was.
+            if place.knows and not found and not message.has_field(place.wire):
                 if place.absent is _Absent.NONE or (place.none and getattr(message, place.none)):
                     told[place.name] = None
                 elif place.absent is _Absent.REFUSED:
                     raise InvalidArgument(f"{place.wire} of {type(message).__name__} is missing")
                 continue
-            found = getattr(message, place.wire)
             if place.none and place.is_many and not found:
                 told[place.name] = {} if getattr(message, place.none) else None
                 continue

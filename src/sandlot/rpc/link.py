@@ -5,7 +5,7 @@ import json
 import random
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 from sandlot.model import DeadlineExceeded, NotFound, SandlotError, Unavailable, limits
 from sandlot.rpc import errors
@@ -60,7 +60,7 @@ class Incoming:
                     if flags & _END:
                         await self._end(data)
                         return None
-                    return self._kind.from_binary(data)
+                    return _read(self._kind, data)
             chunk = await self._response.chunk()
             if not chunk:
                 raise Cut("the stream ended too early")
@@ -69,10 +69,13 @@ class Incoming:
 
     async def _end(self, data: bytes) -> None:
         self._is_over = True
-        told: Any = json.loads(data)
+        told: Any = {}
+        with suppress(ValueError):
+            told = json.loads(data)
         await self._response.read(_ANSWER_BYTES_MAX)
-        if told.get("error") is not None:
-            raise errors.from_wire(told["error"])
+        error = cast("dict[str, Any]", told).get("error") if isinstance(told, dict) else None
+        if error is not None:
+            raise errors.from_wire(error)
 
     async def rest(self, link: "Link") -> AsyncIterator[AnyMessage]:
         """All that is to come. Raises Unavailable instead of Cut."""
@@ -126,7 +129,7 @@ class Link:
             response.abandon()
         if response.status != 200:
             raise _refusal(response.status, data)
-        return procedure.response.from_binary(data)
+        return _read(procedure.response, data)
 
     async def open(self, name: str, message: AnyMessage) -> tuple[Incoming, AnyMessage]:
         """A stream, and the first message of it. Raises what the server told, Unreached, Cut."""
@@ -260,6 +263,15 @@ async def _again(link: Link, name: str, again: Callable[[], AnyMessage], error: 
 def _enveloped(message: AnyMessage) -> bytes:
     data = message.to_binary()
     return b"\0" + len(data).to_bytes(4, "big") + data
+
+
+def _read(kind: type[AnyMessage], data: bytes) -> AnyMessage:
+    try:
+        return kind.from_binary(data)
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise SandlotError(
+            f"the server told what is no {kind.desc().name}: {str(error)[:100]}", next_step="see what answers there"
+        ) from None
 
 
 def _refusal(status: int, data: bytes) -> SandlotError:

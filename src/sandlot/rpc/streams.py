@@ -54,9 +54,15 @@ async def batches(found: AsyncIterator[Sequence[_T]]) -> AsyncIterator[list[AnyM
             yield [to_message(one) for one in batch[at : at + _ENTRIES]]
 
 
-async def unknown(stream: CallStream, stdout_from: int, stderr_from: int) -> AsyncIterator[CallEvent]:
+def unknown(stream: CallStream, stdout_from: int, stderr_from: int) -> AsyncIterator[CallEvent]:
     """Without the output that is known already."""
     known = {"stdout": stdout_from, "stderr": stderr_from}
+    if not stdout_from and not stderr_from:
+        return aiter(stream)
+    return _behind(stream, known)
+
+
+async def _behind(stream: CallStream, known: Mapping[str, int]) -> AsyncIterator[CallEvent]:
     async for event in stream:
         if isinstance(event, CallOutput) and event.offset < (skip := known[event.stream]):
             if event.offset + len(event.data) > skip:

@@ -116,6 +116,7 @@ class Connection(asyncio.Protocol):
         self._header_bytes = 0
         self._can_write: asyncio.Event | None = None
         self.is_lost = False
+        self.is_sending = False  # a request that is not sent to its end: nothing can follow it
         self.idle_since = 0.0
 
     def send(self, data: bytes) -> Response:
@@ -202,7 +203,7 @@ class Connection(asyncio.Protocol):
             return
         self._response = None
         response.is_complete = True
-        if self._parser.should_keep_alive():
+        if self._parser.should_keep_alive() and not self.is_sending:
             self._pool.keep(self)
         elif self._transport is not None:
             self._transport.close()
@@ -253,13 +254,18 @@ class Pool:
         head = self._head(path, content_type) + b"transfer-encoding: chunked\r\n\r\n"
         connection = await self._connect()
         response = connection.send(head)
+        connection.is_sending = True
         try:
             async for piece in pieces:
                 await connection.send_more(b"%x\r\n%s\r\n" % (len(piece), piece))
                 if response.status:
                     break  # it was answered before its end, which is a refusal
             else:
+                connection.is_sending = False
                 await connection.send_more(b"0\r\n\r\n")
+        except Cut:
+            if not response.status:  # otherwise it was refused before its end, and that is what is told
+                raise
         except BaseException:  # whatever it is: the server must not take what came for all of it
             connection.abort()
             raise
