@@ -4,6 +4,7 @@ import asyncio
 import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from sandlot.model import (
     ToolRequest,
     ToolResult,
 )
+from tests.waiting import until
 
 
 async def call(environment: ExecutionEnvironment, tool: str, /, **arguments: object) -> ToolResult:
@@ -84,9 +86,15 @@ async def test_nothing_that_a_command_started_outlives_it(tmp_path: Path) -> Non
     )
     assert stubborn.exit_code == 124
     for result in (told, stubborn):
-        pid = int(result.text.split()[0])
-        state = Path(f"/proc/{pid}/stat")
-        assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
+        assert await until(partial(is_gone, int(result.text.split()[0])))
+
+
+def is_gone(pid: int) -> bool:
+    """It has ended, whether or not someone has waited for it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 async def test_a_listener_that_is_slow_slows_the_command_and_loses_nothing(tmp_path: Path) -> None:

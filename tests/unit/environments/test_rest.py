@@ -365,7 +365,7 @@ async def test_a_stream_that_breaks_off_or_falls_silent_is_an_error_after_what_w
             await asyncio.sleep(1000)
         asked.reset()
 
-    async with asking(events, silence_s=0.3) as (client, _server):
+    async with asking(events, silence_s=3.0) as (client, _server):
         for path, kind in (("silent", DeadlineExceeded), ("broken", Unavailable)):
             heard: list[str] = []
 
