@@ -7,7 +7,7 @@ import argparse
 import dataclasses
 from collections.abc import Sequence
 
-from sandlot.cli.conform_target import conform_one, list_checks
+from sandlot.cli.conform_target import conform_one, is_of_the_engine, list_checks
 from sandlot.cli.context import Context, Engine
 from sandlot.cli.screen import Screen
 from sandlot.conformance import (
@@ -34,8 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "target",
         metavar="TARGET",
         nargs="?",
-        help="one thing alone, with all that such a thing promises: native, node, local, local-provisioner, fake-host, "
-        "fake-environment, fake-control, fake-provisioner; or MODULE:FACTORY of your own",
+        help="one thing alone, with all that such a thing promises: host, a runtime or a storage of this machine; "
+        "native, node, local, local-provisioner, fake-host, fake-environment, fake-control, fake-provisioner; or "
+        "MODULE:FACTORY of your own",
     )
     parser.add_argument("--only", metavar="CHECK", action="append", help="of a target, this check alone; repeatable")
     parser.add_argument(
@@ -66,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 async def run(context: Context) -> int:
     if context.args.list:
         return list_checks(context)
-    if context.args.target is not None:
+    if context.args.target is not None and not is_of_the_engine(context.args):
         return await conform_one(context)
     if context.args.only or context.args.deviation:
         raise InvalidArgument("--only and --deviation are of a target", next_step="name one")

@@ -1,5 +1,6 @@
 """`sandlot conform TARGET`: one thing that is held to all that such things promise."""
 
+import argparse
 import dataclasses
 import importlib
 import inspect
@@ -15,11 +16,27 @@ from sandlot.conformance import SUITES, Kind, Target, Verdict, conform_target, i
 from sandlot.model import InstanceConfig, InvalidArgument
 
 ON_AN_ENGINE = ("native", "node")
+HOST = "host"
+RUNTIMES = ("namespaces", "gvisor", "none")
+STORAGES = ("layers", "btrfs", "zfs", "local-disk")
 _FACTORY = "MODULE:FACTORY of your own"
 
 
 def known() -> tuple[str, ...]:
     return tuple(row.name for row in registry.ROWS if row.axis == "target")
+
+
+def is_of_the_engine(args: argparse.Namespace) -> bool:
+    """Whether the target is the engine, or a part of it; then its options say so."""
+    if args.target == HOST:
+        args.host = True
+    elif args.target in RUNTIMES:
+        args.runtime = args.target
+    elif args.target in STORAGES:
+        args.storage = args.target
+    else:
+        return False
+    return True
 
 
 def list_checks(context: Context) -> int:
@@ -81,7 +98,8 @@ async def _opened(context: Context, name: str) -> AsyncGenerator[Target]:
                 yield target
     else:
         raise InvalidArgument(
-            f"there is no target {name!r}", next_step=f"use one of: {', '.join(known())}; or {_FACTORY}"
+            f"there is no target {name!r}",
+            next_step=f"use one of: {', '.join((*known(), HOST, *RUNTIMES, *STORAGES))}; or {_FACTORY}",
         )
 
 
