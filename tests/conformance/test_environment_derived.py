@@ -1,14 +1,13 @@
 """An environment that is derived from a program, an upload and a download keeps the promises of environments and of
 tools, whatever programs its sandboxes have."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from sandlot.conformance import (
     ENVIRONMENT_CHECKS,
-    TOOLS_OF_ENVIRONMENTS,
     Outcome,
     conform_environment,
     conform_environment_tools,
@@ -35,20 +34,23 @@ def wrong(outcomes: list[Outcome]) -> list[tuple[str, str]]:
     return [(one.check, one.detail) for one in outcomes if not one.is_good]
 
 
-@pytest.mark.parametrize("streams", [True, False])
-async def test_an_environment_of_a_vendor_conforms(tmp_path: Path, streams: bool) -> None:
-    vendor = ShellVendor(tmp_path, sessions_max=4, streams=streams)
+async def test_an_environment_of_a_vendor_conforms(tmp_path: Path) -> None:
+    vendor = ShellVendor(tmp_path, sessions_max=4)
     make = DerivedProvider(vendor, vendor, pause=vendor).environment
-    needs_streams = {"whoever_gives_up", "what_a_listener", "destroying_ends"}  # they begin when they hear something
-    checks = [
-        check
-        for check in ENVIRONMENT_CHECKS
-        if streams or not any(check.name.startswith(begin) for begin in needs_streams)
-    ]
-    outcomes = [one async for one in conform_environment(make, checks, at_once=12)]
+    outcomes = [one async for one in conform_environment(make, at_once=12)]
     assert wrong(outcomes) == []
     assert is_conforming(outcomes)
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_vendor_that_tells_output_at_the_end_says_so(tmp_path: Path) -> None:
+    vendor = ShellVendor(tmp_path, streams=False)
+    make = DerivedProvider(vendor, vendor).environment
+    names = {"progress_is_heard_while_a_tool_works", "bytes_stay_as_they_are", "a_call_ends_at_its_time_limit"}
+    checks = [check for check in ENVIRONMENT_CHECKS if check.name in names]
+    outcomes = [one async for one in conform_environment(make, checks)]
+    assert wrong(outcomes) == []
+    assert not (await make().capabilities()).streaming_progress
 
 
 @pytest.mark.parametrize("able", [True, False])
@@ -62,20 +64,14 @@ async def test_what_a_vendor_does_not_have_is_declared_and_refused(tmp_path: Pat
     assert is_conforming(outcomes)
 
 
-@pytest.mark.parametrize(
-    ("programs", "deviations"),
-    [("machine", {}), ("busybox", WITHOUT), ("bare", BARE)],
-    ids=["machine", "busybox", "bare"],
-)
+@pytest.mark.parametrize(("make", "deviations"), [(busybox, WITHOUT), (bare, BARE)], ids=["busybox", "bare"])
 async def test_its_tools_conform_with_the_programs_that_there_are(
-    tmp_path: Path, programs: str, deviations: Mapping[str, str]
+    tmp_path: Path, make: Callable[[Path], Path], deviations: Mapping[str, str]
 ) -> None:
-    make = {"busybox": busybox, "bare": bare}.get(programs)
-    vendor = ShellVendor(tmp_path / "sessions", make(tmp_path / "bin") if make else None)
+    """Those of a whole machine are tried by the guide to adding an environment."""
+    vendor = ShellVendor(tmp_path / "sessions", make(tmp_path / "bin"))
     provider = DerivedProvider(vendor, vendor)
-    slow = () if make else GIT[1:]  # git is the same wherever it runs
-    checks = [check for check in TOOLS_OF_ENVIRONMENTS if check.name not in slow]
-    outcomes = [one async for one in conform_environment_tools(provider.environment, checks, deviations)]
+    outcomes = [one async for one in conform_environment_tools(provider.environment, deviations=deviations)]
     assert wrong(outcomes) == []
     assert is_conforming(outcomes)
     assert list((tmp_path / "sessions").iterdir()) == []
