@@ -17,6 +17,7 @@ class Row:
     platform: str = ""  # of sys.platform; empty: any
 
 
+_ELSEWHERE = "the engine needs Linux; elsewhere use a server"
 ROWS = (
     Row("sdk", "portal", "sandlot.sdk.portal:portal", "report it"),
     Row("sdk", "engines", "sandlot.sdk.engines:engines", "report it"),
@@ -25,8 +26,14 @@ ROWS = (
     Row("sdk", "upload", "sandlot.sdk.workspace:upload", "report it"),
     Row("sdk", "download", "sandlot.sdk.workspace:download", "report it"),
     Row("control", "node", "sandlot.control.node:NodeSandboxControl", "report it"),
-    Row("host", "embedded", "sandlot.wiring.embedded:build", "the engine needs Linux; elsewhere use a server", "linux"),
     Row("server", "keys", "sandlot.wiring.identity:keys_of", "report it"),
+    Row("host", "engine", "sandlot.wiring.embedded:build", _ELSEWHERE, "linux"),
+    Row(
+        "host", "embedded", "sandlot.wiring.holding:Holding", "the engine needs Linux; elsewhere use a server", "linux"
+    ),
+    Row("host", "client", "sandlot.rpc.client:HostClient", "install sandlot with all that it depends on"),
+    Row("server", "spans", "sandlot.server.spans:Spans", "pip install sandlot[otel]"),
+    Row("server", "door", "sandlot.wiring.door:Door", "report it"),
     Row("server", "serving", "sandlot.wiring.serving:Serving", "a server needs Linux", "linux"),
     Row("server", "logs", "sandlot.server.logs:configure", "report it"),
     Row("host", "fake", "sandlot.fakes.host:FakeHost", "report it"),

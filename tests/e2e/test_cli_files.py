@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from sandlot.cli import files
-from sandlot.cli.context import Context, Engine
+from sandlot.cli.context import Context
 from sandlot.cli.interruption import Interruption
 from sandlot.cli.parser import parse
-from sandlot.config.settings import Settings
+from sandlot.contracts import Host
 from sandlot.host.service import SandboxHostService
 from sandlot.model import FileNotFound, InvalidArgument, SessionSpec
 
@@ -25,12 +25,11 @@ Run = Callable[..., Awaitable[tuple[int, str]]]
 class Here(Context):
     """With an engine that runs already, so that not every word has to start one."""
 
-    host: SandboxHostService
+    there: SandboxHostService
 
     @asynccontextmanager
-    async def engine(self, settings: Settings | None = None) -> AsyncGenerator[Engine]:
-        del settings
-        yield self.host
+    async def host(self) -> AsyncGenerator[Host]:
+        yield self.there
 
 
 @pytest.fixture
@@ -48,7 +47,7 @@ async def run(
             monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(again, write_through=True))
             context = Here.of(parse(["files", what, "one", *words]), Interruption())
             assert isinstance(context, Here)
-            Here.host = host
+            Here.there = host
             code = await files.run(context)
         return code, capfdbinary.readouterr().out.decode()
 

@@ -1,5 +1,6 @@
 """`sandlot serve`: what it refuses before it begins, whom it answers, and how it ends."""
 
+import asyncio
 import contextlib
 import http.client
 import json
@@ -17,15 +18,24 @@ from typing import Any
 
 import pytest
 
+from sandlot import Client, Sandbox
+from sandlot.model import CallOutput, CallRequest, Resources, SessionSpec, limits
+from sandlot.rpc.client import HostClient
+from sandlot.rpc.messages import PROCEDURES
 from tests.serving import PATIENCE_S, Server, ask, environment, raw, read_all, server
 from tests.waiting import until
 
 HUNDREDS = 300
+# All but its body, which is `{}`.
+ASK = (
+    f"POST {PROCEDURES['HealthCheck'].path} HTTP/1.1\r\nhost: localhost\r\n"
+    "content-type: application/json\r\ncontent-length: 2\r\n\r\n"
+).encode()
 
 
 @pytest.fixture
 def served(data_dir: Path) -> Iterator[Server]:
-    with server(data_dir, "--log-format", "json", "--access-log", "on") as one:
+    with server(data_dir, "--log-format", "json", "--access-log") as one:
         yield one
 
 
@@ -98,7 +108,7 @@ def test_every_request_has_an_id_and_a_line_and_no_secret_is_in_it(served: Serve
 
 
 def test_it_says_at_its_start_whom_it_listens_to(served: Server) -> None:
-    assert "nobody outside of this machine is listened to" in served.log
+    assert "for this machine alone, because there are no keys" in served.log
 
 
 async def test_hundreds_of_slow_clients_do_not_disturb_others(data_dir: Path) -> None:
@@ -118,7 +128,7 @@ async def test_hundreds_of_slow_clients_do_not_disturb_others(data_dir: Path) ->
 
 def test_it_answers_who_is_there_before_it_ends(data_dir: Path) -> None:
     with server(data_dir) as one:
-        slow = raw(one.port, b"POST /x HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n{")
+        slow = raw(one.port, ASK + b"{")
         idle = one.connection()
         assert ask(idle, "/healthz").status == 200
         ended = threading.Timer(0.5, slow.sendall, [b"}"])
@@ -126,15 +136,14 @@ def test_it_answers_who_is_there_before_it_ends(data_dir: Path) -> None:
         assert one.stop() == 0
         ended.join()
         with slow:
-            assert b"HTTP/1.1 404 " in read_all(slow)
+            assert b"HTTP/1.1 200 " in read_all(slow)
         idle.close()
         with pytest.raises(ConnectionRefusedError):
             raw(one.port, b"")
 
 
 def test_who_takes_too_long_is_cut_off(data_dir: Path) -> None:
-    slow = b"POST /x HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n"
-    with server(data_dir, "--drain-s", "0.2") as one, raw(one.port, slow) as left:
+    with server(data_dir, "--drain-s", "0.2") as one, raw(one.port, ASK) as left:
         assert one.ask("/healthz").status == 200
         assert one.stop(signal.SIGINT) == 0
         assert read_all(left) == b""
@@ -265,3 +274,43 @@ def test_systemd_listens_and_is_told(data_dir: Path, tmp_path: Path) -> None:
         finally:
             process.kill()
             process.wait()
+
+
+@pytest.mark.root
+async def test_a_guest_that_waited_gets_what_its_session_asks_for(data_dir: Path) -> None:
+    """Labels, variables and limits are bound when it is taken."""
+    with server(data_dir, "--warm-pool", "2") as one:
+        assert await until(lambda: len(list((data_dir / "volumes").iterdir())) == 2)
+        async with HostClient(f"http://127.0.0.1:{one.port}") as host:
+            await asyncio.sleep(0.5)
+            before = float(Path("/proc/uptime").read_text().split()[0])
+            limited = Resources(memory_bytes=256 * limits.MIB, pids=50, open_files=99)
+            spec = SessionSpec(session_id="warm", labels={"a": "b"}, envs={"WHO": "me"}, resources=limited)
+            made = await host.create(spec)
+            assert (made.labels, made.resources.memory_bytes) == ({"a": "b"}, 256 * limits.MIB)
+            script = "cut -d' ' -f22 /proc/1/stat; echo $WHO; ulimit -n"
+            async with host.call(CallRequest("warm", ("sh", "-c", script))) as stream:
+                told = [event.data async for event in stream if isinstance(event, CallOutput)]
+            begun, who, files = b"".join(told).split()
+            assert int(begun) / os.sysconf("SC_CLK_TCK") < before, "its guest was begun for it"
+            assert (who, files) == (b"me", b"99")
+            await host.destroy("warm")
+
+
+def test_one_trace_leads_from_the_program_to_the_spawn(data_dir: Path) -> None:
+    trace, sdk = (pytest.importorskip(f"opentelemetry.{name}") for name in ("trace", "sdk.trace"))
+    tracer = sdk.TracerProvider().get_tracer("test")
+    with server(data_dir, "--tracing", env=environment(OTEL_TRACES_EXPORTER="console")) as one:
+        with Client(url=f"http://127.0.0.1:{one.port}") as client, tracer.start_as_current_span("mine") as mine:
+            assert trace.get_current_span() is mine
+            with Sandbox.create(runtime="none", client=client) as sandbox:
+                assert sandbox.commands.run("echo traced").stdout == "traced\n"
+        assert one.stop() == 0
+        spans = re.findall(r'"name": "([^"]+)",\s+"context": \{\s+"trace_id": "0x([0-9a-f]+)"', _rest(one))
+    told = {name for name, trace_id in spans if int(trace_id, 16) == mine.get_span_context().trace_id}
+    assert {"spawn", f"POST {PROCEDURES['CreateSession'].path}", f"POST {PROCEDURES['Call'].path}"} <= told
+
+
+def _rest(one: Server) -> str:
+    assert one.process.stdout
+    return one.process.stdout.read().decode()

@@ -1,4 +1,4 @@
-"""Short parts of `make soak` and `make leaks`."""
+"""Short parts of `make soak`, `make serversoak` and `make leaks`."""
 
 import subprocess
 import sys
@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.soak.run import ROOT, soak
+from tests.soak.server import draw
+from tests.soak.server import soak as soak_server
 
 pytestmark = pytest.mark.root
 
@@ -28,3 +30,12 @@ def test_sessions_leave_nothing_behind(shared_templates: Path) -> None:
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "100 rounds" in ran.stdout
+
+
+@pytest.mark.timeout(240)
+async def test_what_a_server_told_is_true_however_often_it_is_killed(data_dir: Path) -> None:
+    result = await soak_server(data_dir, seconds=8, kill_every_s=3.5, seed=3, each=1)
+    assert result["wrong"] == []
+    assert result["kills"] >= 2
+    assert result["done"] > 10
+    assert draw(result).count("<polyline") == 2

@@ -13,7 +13,7 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src" / "sandlot"
 
 ENTRIES = {"cli", "sdk", "__main__"}
-SHARED = {"model", "contracts", "clock", "registry", "config", "patterns", "tools"}
+SHARED = {"model", "contracts", "clock", "tracing", "registry", "config", "patterns", "tools"}
 # Parts with a rule of their own; every other part may import SHARED and itself. "sandlot" is the package's front door.
 MAY_IMPORT = {
     "model": {"model"},

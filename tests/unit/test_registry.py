@@ -21,7 +21,7 @@ def test_no_row_stands_there_twice() -> None:
 
 
 def test_an_unknown_name_is_told_the_known_ones() -> None:
-    with pytest.raises(InvalidArgument, match=r"there is no host 'remote'.*use one of: embedded, fake"):
+    with pytest.raises(InvalidArgument, match=r"there is no host 'remote'.*use one of: engine, embedded, client, fake"):
         load("host", "remote")
     with pytest.raises(InvalidArgument):
         load("planet", "embedded")

@@ -32,7 +32,7 @@ async def run(context: Context) -> int:
         raise InvalidArgument("--watch takes no input, and --take does", next_step="leave one of them out")
     has_keyboard = is_terminal(sys.stdin) and not args.json
     sink = Collected() if args.json else OwnStreams()
-    async with context.engine() as host:
+    async with context.host() as host:
         call: str = args.call or await _newest(host, args.id)
         if has_keyboard and await _is_open(host, args.id, call):
             context.screen.note(f"terminal {call}; {LEAVE_WORDS} leaves")

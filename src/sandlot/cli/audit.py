@@ -9,7 +9,7 @@ from sandlot.model import Audit
 
 
 async def audit(context: Context, *, repair: bool) -> int:
-    build: Build = registry.load("host", "embedded")
+    build: Build = registry.load("host", "engine")
     found = await build(context.settings, context.progress).examine(repair=repair)
     if context.screen.as_json:
         context.screen.json(dataclasses.asdict(found) | {"is_clean": found.is_clean})

@@ -12,6 +12,7 @@ from sandlot import registry
 from sandlot.cli import values
 from sandlot.cli.interruption import Interruption
 from sandlot.cli.screen import Screen, TemplateProgress
+from sandlot.config.remote import Remote, load_remote
 from sandlot.config.settings import Settings, load
 from sandlot.contracts import Host, Storage
 from sandlot.model import (
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 class Context:
     args: argparse.Namespace
     settings: Settings
+    remote: Remote | None  # a server that is used instead of the data directory
     wait_s: float  # for another engine to give the data directory back
     screen: Screen
     progress: TemplateProgress
@@ -74,12 +76,35 @@ class Context:
                 settings = replace(settings, data=_absolute(args.data_dir))
         screen = Screen(as_json=args.json)
         wait_s = values.duration("--wait", args.wait)
-        return cls(args, settings, wait_s, screen, TemplateProgress(quiet=screen.as_json), interruption)
+        return cls(args, settings, _remote(args), wait_s, screen, TemplateProgress(quiet=screen.as_json), interruption)
+
+    @asynccontextmanager
+    async def host(self) -> AsyncGenerator[Host]:
+        """The server that was named, or whoever has the data directory, here or in another process. Raises
+        DataDirectoryHeld when another one keeps it for too long and does not answer."""
+        if self.remote is not None:
+            client = registry.load("host", "client")(self.remote.url, api_key=self.remote.api_key)
+            try:
+                yield client
+            finally:
+                with self.interruption.held_off():
+                    await client.aclose()
+            return
+        holding = registry.load("host", "embedded")(self.settings, self.progress)
+        try:
+            yield await holding.open(self.wait_s)
+        finally:
+            self.progress.close()
+            with self.interruption.held_off():
+                await holding.close()
 
     @asynccontextmanager
     async def engine(self, settings: Settings | None = None) -> AsyncGenerator[Engine]:
-        """The engine of the data directory. Raises DataDirectoryHeld when another one keeps it for too long."""
-        build: Build = registry.load("host", "embedded")
+        """The engine of the data directory, for what is about this machine. Raises DataDirectoryHeld when another one
+        keeps it for too long, InvalidArgument when a server was named."""
+        if self.args.url is not None:
+            raise InvalidArgument(f"{self.args.verb} is about this machine", next_step="leave out --url")
+        build: Build = registry.load("host", "engine")
         host = build(settings or self.settings, self.progress)
         give_up = asyncio.get_running_loop().time() + self.wait_s
         while True:
@@ -107,6 +132,13 @@ class Context:
         finally:
             with self.interruption.held_off(), suppress(SessionNotFound):
                 await host.destroy(session.session_id)
+
+
+def _remote(args: argparse.Namespace) -> Remote | None:
+    """Raises InvalidArgument."""
+    if args.url is not None and args.data_dir is not None:
+        raise InvalidArgument("--url and --data-dir are two places", next_step="leave one of them out")
+    return None if args.data_dir is not None else load_remote(args.url)
 
 
 def _absolute(data: str) -> Path:

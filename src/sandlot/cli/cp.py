@@ -151,7 +151,7 @@ async def run(context: Context) -> int:
     check(sources, target, as_json=args.json)
     tally = Tally()
     try:
-        async with context.engine() as host:
+        async with context.host() as host:
             with ExitStack() as stack:
                 await _copy(context, host, stack, sources, target, tally)
     except BaseException as error:  # however it ends, what it has done is told

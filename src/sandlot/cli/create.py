@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 async def run(context: Context) -> int:
     spec, start = session_spec(context.args), workspace(context.args)
-    async with context.engine() as host:
+    async with context.host() as host:
         session = await host.create(spec)
         await fill_workspace(context, host, session, start)
     if context.screen.as_json:

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 async def run(context: Context) -> int:
     args, screen = context.args, context.screen
     found: list[Change] = []
-    async with context.engine() as host:
+    async with context.host() as host:
         below = args.below or ((await host.get(args.id)).workspace if args.patch else "/")
         request = DiffRequest(args.id, args.old, args.new, below, args.patch)
         async with host.diff(request) as batches:

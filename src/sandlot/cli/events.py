@@ -30,10 +30,21 @@ async def run(context: Context) -> int:
     args, screen = context.args, context.screen
     after = None if args.after is None else values.count("--after", args.after)
     request = EventFilter(after, args.session, args.follow)
-    async for event in _wanted(context.settings.data / "events.jsonl", request):
+    async for event in _told(context, request):
         # One document a line, so that a reader need not wait for an end that does not come.
         screen.line(json.dumps(_document(event)) if screen.as_json else _text(event))
     return 0
+
+
+async def _told(context: Context, request: EventFilter) -> AsyncGenerator[Event]:
+    """Of a server by itself; of a data directory by the copy that is kept in it, which needs no engine."""
+    if context.remote is None:
+        async for event in _wanted(context.settings.data / "events.jsonl", request):
+            yield event
+        return
+    async with context.host() as host, host.events(request) as stream:
+        async for event in stream:
+            yield event
 
 
 async def _wanted(path: Path, request: EventFilter) -> AsyncGenerator[Event]:

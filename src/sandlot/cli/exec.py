@@ -39,13 +39,13 @@ async def run(context: Context) -> int:
     if args.detach:
         return await _detach(context, request)
     sink = Collected() if args.json else OwnStreams()
-    async with context.engine() as host:
+    async with context.host() as host:
         result = await converse(host, request, sink, context.interruption)
     return report(context.screen, args.id, result, sink)
 
 
 async def _detach(context: Context, request: CallRequest) -> int:
-    async with context.engine() as host:
+    async with context.host() as host:
         call_id, result = await _start(host, request)
     if context.screen.as_json:
         context.screen.json({"session_id": request.session_id, "call_id": call_id, "result": result})

@@ -29,7 +29,7 @@ async def run(context: Context) -> int:
     is_standard = args.file == "-"
     if is_standard and (screen.as_json or is_terminal(sys.stdout)):
         raise InvalidArgument("an export is no text", next_step="give a file, or send it elsewhere with |")
-    async with context.engine() as host, host.export(ExportRequest(args.id)) as stream:
+    async with context.host() as host, host.export(ExportRequest(args.id)) as stream:
         size = await _write(context, stream, args.file)
     if screen.as_json:
         screen.json({"session": args.id, "file": args.file, "size_bytes": size})

@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 async def run(context: Context) -> int:
     timeout_s = values.duration("TIME", context.args.time)
-    async with context.engine() as host:
+    async with context.host() as host:
         session = await host.extend(context.args.id, timeout_s)
     if context.screen.as_json:
         context.screen.json(session_document(session))

@@ -12,11 +12,12 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sandlot.cli.context import Context, Engine
+from sandlot.cli.context import Context
 from sandlot.cli.local_side import StandardInput
 from sandlot.cli.screen import decoded, printable
 from sandlot.cli.show import size_text
 from sandlot.cli.stream import OwnStreams
+from sandlot.contracts import Host
 from sandlot.model import (
     ATTRIBUTE_PREFIX,
     AttributesGet,
@@ -49,7 +50,7 @@ from sandlot.model import (
 USAGE = "files WHAT ID [WORD...] [options]"
 _LETTERS = {FileKind.DIRECTORY: stat.S_IFDIR, FileKind.SYMLINK: stat.S_IFLNK, FileKind.FILE: stat.S_IFREG}
 
-Work = Callable[[Context, Engine], Awaitable[int]]
+Work = Callable[[Context, Host], Awaitable[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ async def run(context: Context) -> int:
             next_step=f"usage: sandlot files {context.args.action} {action.usage}",
         )
     work = action.prepare(_Asked(context.args.id, context.args.words, context.args))
-    async with context.engine() as host:
+    async with context.host() as host:
         return await work(context, host)
 
 
@@ -114,7 +115,7 @@ def _ls(asked: _Asked) -> Work:
     args = asked.args
     request = FileList(asked.id, asked.path(), asked.user, args.depth, True, args.after, args.limit)
 
-    async def work(context: Context, host: Engine) -> int:
+    async def work(context: Context, host: Host) -> int:
         async with host.list_files(request) as batches:
             return await _tell_files(context, batches)
 
@@ -127,7 +128,7 @@ def _find(asked: _Asked) -> Work:
     kinds = tuple(_kind(kind) for kind in args.kind)
     request = FileFind(asked.id, asked.path(1), asked.user, asked.words[0], kinds, args.hidden, args.ignore_case, limit)
 
-    async def work(context: Context, host: Engine) -> int:
+    async def work(context: Context, host: Host) -> int:
         async with host.find_files(request) as stream:
             code = await _tell_files(context, aiter(stream), names_alone=True)
             _tell_cut(context, is_cut=stream.tally.is_cut)
@@ -167,7 +168,7 @@ def _grep(asked: _Asked) -> Work:
         limits.SEARCH_RESULTS if args.limit is None else args.limit,
     )
 
-    async def work(context: Context, host: Engine) -> int:
+    async def work(context: Context, host: Host) -> int:
         found: list[Match] = []
         async with host.search_files(request) as stream:
             async for batch in stream:
@@ -208,7 +209,7 @@ def _cat(asked: _Asked) -> Work:
         return _lines(FileLines(asked.id, path, asked.user, *_lines_asked(asked.args.lines)))
     request = FileRead(asked.id, path, asked.user)
 
-    async def work(context: Context, host: Engine) -> int:
+    async def work(context: Context, host: Host) -> int:
         async with host.read_file(request) as stream:
             if context.screen.as_json:
                 if stream.info.size_bytes > limits.FILE_READ_BYTES_MAX:
@@ -225,7 +226,7 @@ def _cat(asked: _Asked) -> Work:
 
 
 def _lines(request: FileLines) -> Work:
-    async def work(context: Context, host: Engine) -> int:
+    async def work(context: Context, host: Host) -> int:
         documents: list[dict[str, object]] = []
         async with host.read_lines(request) as stream:
             async for batch in stream:
@@ -249,7 +250,7 @@ def _stat(asked: _Asked) -> Work:
 def _du(asked: _Asked) -> Work:
     request = FileUsage(asked.id, asked.path(), asked.user)
 
-    async def work(context: Context, host: Engine) -> int:
+    async def work(context: Context, host: Host) -> int:
         found = await host.measure_files(request)
         if context.screen.as_json:
             context.screen.json(dataclasses.asdict(found))
@@ -266,7 +267,7 @@ def _du(asked: _Asked) -> Work:
 def _watch(asked: _Asked) -> Work:
     request = FileWatch(asked.id, asked.path(), asked.user)
 
-    async def work(context: Context, host: Engine) -> int:
+    async def work(context: Context, host: Host) -> int:
         async with host.watch_files(request) as batches:
             async for batch in batches:
                 for event in batch:
@@ -297,7 +298,7 @@ def _append(asked: _Asked) -> Work:
 def _mkdir(asked: _Asked) -> Work:
     request = DirectoryMake(asked.id, asked.words[0], asked.user, 0o755 if asked.mode is None else asked.mode)
 
-    async def work(context: Context, host: Engine) -> int:
+    async def work(context: Context, host: Host) -> int:
         made = await host.make_directory(request)
         if context.screen.as_json:
             context.screen.json({"made": made})
@@ -315,7 +316,7 @@ def _cp(asked: _Asked) -> Work:
     args = asked.args
     request = FileCopy(asked.id, asked.words[0], asked.user, asked.words[1], args.recursive, not args.no_replace)
 
-    async def work(context: Context, host: Engine) -> int:
+    async def work(context: Context, host: Host) -> int:
         tally = await host.copy_file(request)
         if context.screen.as_json:
             context.screen.json(dataclasses.asdict(tally))
@@ -329,7 +330,7 @@ def _cp(asked: _Asked) -> Work:
 def _rm(asked: _Asked) -> Work:
     requests = [FileRemove(asked.id, path, asked.user, asked.args.recursive) for path in asked.words]
 
-    async def work(context: Context, host: Engine) -> int:
+    async def work(context: Context, host: Host) -> int:
         for request in requests:
             await host.remove_file(request)
         if context.screen.as_json:
@@ -360,7 +361,7 @@ def _replace(asked: _Asked) -> Work:
     path, old, new = asked.words
     request = FileReplace(asked.id, path, asked.user, old, new, asked.args.all)
 
-    async def work(context: Context, host: Engine) -> int:
+    async def work(context: Context, host: Host) -> int:
         count = await host.replace_in_file(request)
         if context.screen.as_json:
             context.screen.json({"count": count})
@@ -381,7 +382,7 @@ def _xattr(asked: _Asked) -> Work:
         values[_attribute(name)] = value.encode("utf-8", "surrogateescape")
     setting = AttributesSet(asked.id, path, asked.user, values)
 
-    async def work(context: Context, host: Engine) -> int:
+    async def work(context: Context, host: Host) -> int:
         getting = AttributesGet(asked.id, path, asked.user)
         found: Mapping[str, bytes] = await (host.set_attributes(setting) if values else host.get_attributes(getting))
         if context.screen.as_json:
@@ -398,10 +399,10 @@ def _xattr(asked: _Asked) -> Work:
 # ---- words and forms -------------------------------------------------------------------------------------------------
 
 
-def _told(verb: Callable[[Engine], Awaitable[FileInfo]]) -> Work:
+def _told(verb: Callable[[Host], Awaitable[FileInfo]]) -> Work:
     """A verb whose answer is a file."""
 
-    async def work(context: Context, host: Engine) -> int:
+    async def work(context: Context, host: Host) -> int:
         info = await verb(host)
         if context.screen.as_json:
             context.screen.json(_document(info))

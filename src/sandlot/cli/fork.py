@@ -31,7 +31,7 @@ async def run(context: Context) -> int:
         request_id=args.request_id,
         memory=args.with_memory,
     )
-    async with context.engine() as host:
+    async with context.host() as host:
         made = await host.fork(request)
     if context.screen.as_json:
         context.screen.json({"sessions": [session_document(session) for session in made]})

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(context: Context) -> int:
-    async with context.engine() as host:
+    async with context.host() as host:
         health = await host.health()
     if context.screen.as_json:
         context.screen.json(dataclasses.asdict(health))

@@ -53,7 +53,7 @@ async def run(context: Context) -> int:
                 yield piece
 
         async with (
-            context.engine() as host,
+            context.host() as host,
             progress.following(
                 "importing", lambda: Far(done, size, pace(done, size, began)), quiet=context.screen.as_json
             ),

@@ -27,7 +27,7 @@ async def run(context: Context) -> int:
         raise InvalidArgument("--all needs to be confirmed, and there is no terminal to ask on", next_step="add --yes")
     killed: list[str] = []
     errors: list[SandlotError] = []
-    async with context.engine() as host:
+    async with context.host() as host:
         ids = await _everything(host) if args.all else list(dict.fromkeys(args.ids))
         if args.all and ids and not args.yes and not await _confirmed(len(ids)):
             context.screen.note("nothing was destroyed")

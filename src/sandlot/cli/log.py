@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(context: Context) -> int:
-    async with context.engine() as host:
+    async with context.host() as host:
         session = await host.get(context.args.id)
         snapshots = await host.list_snapshots(context.args.id)
         turns = await host.turns(context.args.id)

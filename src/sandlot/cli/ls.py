@@ -36,7 +36,7 @@ def query(args: argparse.Namespace) -> SessionFilter:
 
 async def run(context: Context) -> int:
     asked = query(context.args)
-    async with context.engine() as host:
+    async with context.host() as host:
         page = await host.list(asked)
     screen = context.screen
     if screen.as_json:

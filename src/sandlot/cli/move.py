@@ -28,7 +28,7 @@ async def run(context: Context) -> int:
         points = f"{told.points} of {told.points_total} points, {pace(told.size_bytes, None, began)}"
         return Far(told.size_bytes, told.size_bytes_total, points)
 
-    async with context.engine() as host:
+    async with context.host() as host:
         async with (
             progress.following("moving", far, quiet=context.screen.as_json),
             host.move(MoveRequest(args.id, args.storage)) as steps,

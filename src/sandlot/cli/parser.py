@@ -47,7 +47,7 @@ class VerbParser(Parser):
             self.add_argument("command", metavar="CMD", nargs=argparse.REMAINDER, help="the program and its arguments")
         # Given before the verb or after it; what is not given after it must not undo what was given before.
         suppress = argparse.SUPPRESS
-        _add_global_options(self, json=suppress, debug=suppress, data_dir=suppress, wait=suppress)
+        _add_global_options(self, json=suppress, debug=suppress, data_dir=suppress, url=suppress, wait=suppress)
 
 
 class WholeParser(Parser):
@@ -61,7 +61,7 @@ class WholeParser(Parser):
             allow_abbrev=False,
         )
         self.add_argument("--version", action="version", version=f"sandlot {__version__}")
-        _add_global_options(self, json=False, debug=False, data_dir=None, wait="3")
+        _add_global_options(self, json=False, debug=False, data_dir=None, url=None, wait="3")
         verbs = self.add_subparsers(title="verbs", metavar="VERB", dest="verb", parser_class=VerbParser)
         self.verbs = {
             name: verbs.add_parser(name, help=line, verb=name, with_command=with_command, allow_abbrev=False)
@@ -85,6 +85,9 @@ def _add_global_options(parser: argparse.ArgumentParser, **defaults: object) -> 
         default=defaults["data_dir"],
         help="where sessions are kept (default: $SANDLOT_DATA_DIR, or /var/lib/sandlot, or without root "
         "~/.local/share/sandlot)",
+    )
+    group.add_argument(
+        "--url", metavar="URL", default=defaults["url"], help="use the server there instead (default: $SANDLOT_URL)"
     )
     group.add_argument(
         "--json", action="store_true", default=defaults["json"], help="print one JSON document, errors too"

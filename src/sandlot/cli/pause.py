@@ -21,7 +21,7 @@ async def run(context: Context) -> int:
     args = context.args
     drain_s = None if args.drain is None else values.duration("--drain", args.drain)
     request = PauseRequest(args.id, drain_s, not args.no_freeze, args.with_memory)
-    async with context.engine() as host:
+    async with context.host() as host:
         session = await host.pause(request)
     if context.screen.as_json:
         context.screen.json(session_document(session))

@@ -13,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(context: Context) -> int:
-    async with context.engine() as host:
+    async with context.host() as host:
         session = await host.resume(context.args.id)
     if context.screen.as_json:
         context.screen.json(session_document(session))

@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 async def run(context: Context) -> int:
     args = context.args
-    async with context.engine() as host:
+    async with context.host() as host:
         session = await host.rollback(RollbackRequest(args.id, args.to, args.keep))
     if context.screen.as_json:
         context.screen.json(session_document(session))

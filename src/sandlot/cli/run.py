@@ -2,7 +2,7 @@
 
 import argparse
 
-from sandlot.cli.context import Context, Engine
+from sandlot.cli.context import Context
 from sandlot.cli.filling import fill_workspace
 from sandlot.cli.options import (
     add_command_options,
@@ -14,6 +14,7 @@ from sandlot.cli.options import (
     workspace,
 )
 from sandlot.cli.stream import Collected, OwnStreams, converse, report, wants_stdin
+from sandlot.contracts import Host
 from sandlot.model import BUILTIN, InvalidArgument
 
 USAGE = "run [options] [-- CMD...]"
@@ -34,7 +35,7 @@ async def run(context: Context) -> int:
     if args.command or args.template == BUILTIN:
         call_request(args, "checked-first", stdin=stdin)  # a wrong request is refused before a session is made for it
     sink = Collected() if args.json else OwnStreams()
-    async with context.engine() as host:
+    async with context.host() as host:
         if not args.command:
             args.command = await _of_image(host, args.template)
         async with context.passing_session(host, spec) as session:
@@ -44,7 +45,7 @@ async def run(context: Context) -> int:
     return report(context.screen, session.session_id, result, sink)
 
 
-async def _of_image(host: Engine, template: str) -> list[str]:
+async def _of_image(host: Host, template: str) -> list[str]:
     """What its image runs, as ENTRYPOINT and CMD say. Raises InvalidArgument."""
     told = await host.get_template(template)
     words = [*told.entrypoint, *told.command]

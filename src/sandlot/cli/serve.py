@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 USAGE = "serve [options]"
 _GLOBAL = "SANDLOT_DATA_DIR"  # an option of every verb
+_ON_OR_OFF = "`on` or `off`: "
 _log = logging.getLogger("sandlot.server")
 
 
@@ -30,8 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         for variable in variables:
             if variable.name != _GLOBAL:
                 about = f"{variable.meaning.rstrip('.')} (default: {variable.default})".replace("%", "%%")
-                name = "--" + variable.key.replace("_", "-")
-                group.add_argument(name, metavar="VALUE", dest=_place(variable.name), help=about.replace("`", ""))
+                name, place = "--" + variable.key.replace("_", "-"), _place(variable.name)
+                if variable.meaning.startswith(_ON_OR_OFF):
+                    about = about.removeprefix(_ON_OR_OFF)
+                    action = argparse.BooleanOptionalAction
+                    group.add_argument(name, action=action, dest=place, help=about.replace("`", ""))
+                else:
+                    group.add_argument(name, metavar="VALUE", dest=place, help=about.replace("`", ""))
 
 
 def _place(name: str) -> str:
@@ -45,9 +51,9 @@ def settings(args: argparse.Namespace) -> Settings:
 
 def _config(args: argparse.Namespace) -> ServiceConfig:
     flags = {
-        variable.name: text
+        variable.name: given if isinstance(given, str) else "on" if given else "off"
         for variable in (CONFIG, *SERVER, *ENGINE)
-        if (text := getattr(args, _place(variable.name), None)) is not None
+        if (given := getattr(args, _place(variable.name), None)) is not None
     }
     if args.data_dir is not None:
         flags[_GLOBAL] = args.data_dir
@@ -57,7 +63,7 @@ def _config(args: argparse.Namespace) -> ServiceConfig:
 async def run(context: Context) -> int:
     config = _config(context.args)
     registry.load("server", "logs")(config.log_level, config.log_format)
-    serving: Serving = registry.load("server", "serving")(config, os.environ, os.getpid())
+    serving: Serving = registry.load("server", "serving")(config, os.environ, os.getpid(), context.wait_s)
 
     def on_signal(number: int) -> None:
         if number == signal.SIGHUP:
@@ -67,12 +73,12 @@ async def run(context: Context) -> int:
 
     def ready() -> None:
         told = [place.told(with_tls=config.tls is not None) for place in serving.places]
+        who = "whoever has a key" if has_keys(config.engine.data) else "this machine alone, because there are no keys"
+        _log.info("serving %s, for %s", ", ".join(told), who)
         if context.screen.as_json:
             context.screen.json({"listen": told, "data_dir": str(config.engine.data), "pid": os.getpid()})
         else:
             context.screen.line(f"serving {', '.join(told) or 'nothing'}, data in {config.engine.data}")
-        who = "whoever has a key" if has_keys(config.engine.data) else "this machine alone, because there are no keys"
-        _log.info("serving %s, for %s", ", ".join(told), who)
 
     with context.interruption.handled_by(on_signal):
         await serving.run(ready)

@@ -49,7 +49,7 @@ async def run(context: Context) -> int:
         )
     spec = _spec(args)
     request = _request(args)
-    async with context.engine() as host, _session(context, host, spec) as session_id:
+    async with context.host() as host, _session(context, host, spec) as session_id:
         left = await _find_left(host, args)
         if left is not None:
             context.screen.note(f"back in terminal {left}; {LEAVE_WORDS} leaves")

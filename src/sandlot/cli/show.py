@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(context: Context) -> int:
-    async with context.engine() as host:
+    async with context.host() as host:
         session = await host.get(context.args.id)
         calls = await host.calls(session.session_id)
     screen = context.screen

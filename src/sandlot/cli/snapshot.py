@@ -24,7 +24,7 @@ async def run(context: Context) -> int:
     args = context.args
     if sum((args.name is not None, args.list, args.delete is not None)) != 1:
         raise InvalidArgument("give a name, --list, or --delete with a name", next_step=f"usage: sandlot {USAGE}")
-    async with context.engine() as host:
+    async with context.host() as host:
         if args.list:
             return _show(context, list(await host.list_snapshots(args.id)))
         if args.delete is not None:

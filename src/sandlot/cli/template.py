@@ -8,10 +8,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from sandlot.cli import values
-from sandlot.cli.context import Context, Engine
+from sandlot.cli.context import Context
 from sandlot.cli.screen import printable
 from sandlot.cli.show import ago, size_text
 from sandlot.cli.template_progress import shown
+from sandlot.contracts import Host
 from sandlot.model import (
     InvalidArgument,
     Start,
@@ -54,11 +55,11 @@ async def run(context: Context) -> int:
     count = len(context.args.words)
     if not least <= count <= most:
         raise InvalidArgument(f"{context.args.action} takes other words", next_step=f"usage: sandlot {USAGE}")
-    async with context.engine() as host:
+    async with context.host() as host:
         return await action(context, host, context.args.words)
 
 
-async def make(context: Context, host: Engine, request: TemplateRequest) -> int:
+async def make(context: Context, host: Host, request: TemplateRequest) -> int:
     """With its progress on the terminal."""
     made: TemplateInfo | None = None
     async with host.make_template(request) as steps:
@@ -72,23 +73,23 @@ async def make(context: Context, host: Engine, request: TemplateRequest) -> int:
     return 0
 
 
-async def _import(context: Context, host: Engine, words: Sequence[str]) -> int:
+async def _import(context: Context, host: Host, words: Sequence[str]) -> int:
     return await make(context, host, TemplateImport(_absolute(words[0]), words[1], context.args.image, _start(context)))
 
 
-async def _pull(context: Context, host: Engine, words: Sequence[str]) -> int:
+async def _pull(context: Context, host: Host, words: Sequence[str]) -> int:
     args = context.args
     return await make(context, host, TemplatePull(words[0], words[1], args.auth_file, args.insecure, _start(context)))
 
 
-async def _create(context: Context, host: Engine, words: Sequence[str]) -> int:
+async def _create(context: Context, host: Host, words: Sequence[str]) -> int:
     session_id, slash, snapshot = (context.args.source or "").partition("/")
     if not slash:
         raise InvalidArgument("create needs a point of a session", next_step="give --from ID/SNAPSHOT")
     return await make(context, host, TemplateSnapshot(session_id, snapshot, words[0], start=_start(context)))
 
 
-async def _build(context: Context, host: Engine, words: Sequence[str]) -> int:
+async def _build(context: Context, host: Host, words: Sequence[str]) -> int:
     given = values.pairs("--arg", context.args.arg)
     made = await build(host, words[0], words[1], context.args.file, given, _sayer(context))
     if context.screen.as_json:
@@ -112,7 +113,7 @@ def _absolute(path: str) -> str:
     return str(Path(path).absolute())
 
 
-async def _list(context: Context, host: Engine, _words: Sequence[str]) -> int:
+async def _list(context: Context, host: Host, _words: Sequence[str]) -> int:
     return _table(context, await host.list_templates(), "templates")
 
 
@@ -137,7 +138,7 @@ def _table(context: Context, templates: Sequence[TemplateInfo], word: str) -> in
     return 0
 
 
-async def _show(context: Context, host: Engine, words: Sequence[str]) -> int:
+async def _show(context: Context, host: Host, words: Sequence[str]) -> int:
     template = await host.get_template(words[0])
     if context.screen.as_json:
         context.screen.json(dataclasses.asdict(template))
@@ -168,21 +169,21 @@ def _started(start: Start | None) -> str:
     return f"{shlex.join(start.argv)}; ready: {start.ready}, within {start.timeout_s:g} s"
 
 
-async def _tag(context: Context, host: Engine, words: Sequence[str]) -> int:
+async def _tag(context: Context, host: Host, words: Sequence[str]) -> int:
     template = await host.tag_template(words[0], words[1])
     if context.screen.as_json:
         context.screen.json(dataclasses.asdict(template))
     return 0
 
 
-async def _remove(context: Context, host: Engine, words: Sequence[str]) -> int:
+async def _remove(context: Context, host: Host, words: Sequence[str]) -> int:
     removed = [await host.remove_template(name) for name in words]
     if context.screen.as_json:
         context.screen.json({"removed": [dataclasses.asdict(template) for template in removed]})
     return 0
 
 
-async def _prune(context: Context, host: Engine, _words: Sequence[str]) -> int:
+async def _prune(context: Context, host: Host, _words: Sequence[str]) -> int:
     if context.args.budget is None:
         raise InvalidArgument(
             "prune needs to know how much may stay", next_step="give --budget SIZE, such as --budget 20G"
@@ -190,7 +191,7 @@ async def _prune(context: Context, host: Engine, _words: Sequence[str]) -> int:
     return _table(context, await host.prune_templates(values.size("--budget", context.args.budget)), "removed")
 
 
-_Action = Callable[[Context, Engine, Sequence[str]], Awaitable[int]]
+_Action = Callable[[Context, Host, Sequence[str]], Awaitable[int]]
 _ACTIONS: dict[str, tuple[_Action, int, int]] = {
     "ls": (_list, 0, 0),
     "show": (_show, 1, 1),

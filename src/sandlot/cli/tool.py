@@ -42,12 +42,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 async def run(context: Context) -> int:
     args = context.args
     if args.action == "ls":
-        async with context.engine() as host:
+        async with context.host() as host:
             return _list(context, await host.tools())
     if args.session is None or args.name is None:
         raise InvalidArgument(f"{args.action} takes a session and a name", next_step=f"usage: sandlot {USAGE}")
     if args.action == "cancel":
-        async with context.engine() as host:
+        async with context.host() as host:
             ended = await host.cancel_tool(args.session, args.name)
         if context.screen.as_json:
             context.screen.json({"cancelled": ended})
@@ -60,7 +60,7 @@ async def run(context: Context) -> int:
 async def _call(context: Context) -> int:
     args = context.args
     whole = _whole(args.arguments)
-    async with context.engine() as host:
+    async with context.host() as host:
         tool = next((tool for tool in await host.tools() if tool.name == args.name), None)
         given = {**whole, **_pairs(args.given, tool)}
         request = ToolRequest(args.session, args.name, given, args.call_id, args.user, args.timeout)

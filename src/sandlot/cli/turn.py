@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(context: Context) -> int:
-    async with context.engine() as host:
+    async with context.host() as host:
         turn = await host.turn_complete(TurnRequest(context.args.id, context.args.request_id))
     if context.screen.as_json:
         context.screen.json(turn_document(turn))

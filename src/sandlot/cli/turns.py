@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(context: Context) -> int:
-    async with context.engine() as host:
+    async with context.host() as host:
         turns = await host.turns(context.args.id)
     if context.screen.as_json:
         context.screen.json({"turns": [turn_document(turn) for turn in turns]})

@@ -26,7 +26,7 @@ async def run(context: Context) -> int:
     if (args.name is None) != (args.action == "ls"):
         raise InvalidArgument("create, show and rm take a name, ls takes none", next_step=f"usage: sandlot {USAGE}")
     spec = VolumeSpec(args.name or "checked-first", args.shared)
-    async with context.engine() as host:
+    async with context.host() as host:
         if args.action == "rm":
             await host.remove_volume(args.name)
             if screen.as_json:

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from sandlot.config.reading import Source
-from sandlot.config.variables import CONFIG, VARIABLES
+from sandlot.config.variables import ENGINE, SERVER
 from sandlot.model import InvalidArgument
 
 _PREFIX = "SANDLOT_"
@@ -21,7 +21,7 @@ def file_source(path: Path) -> Source:
         raise InvalidArgument(f"the file of settings {path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:  # not TOML, or not UTF-8
         raise InvalidArgument(f"the file of settings {path} is not TOML: {error}"[:500]) from error
-    known = {variable.key for variable in VARIABLES if variable is not CONFIG}
+    known = {variable.key for variable in (*ENGINE, *SERVER)}
     wrong = [f"{key} in {path} is a table" for key, value in content.items() if isinstance(value, dict)]
     wrong += [f"{key} in {path} is no setting" for key in content if key not in known]
     if wrong:

@@ -180,4 +180,13 @@ SERVER = (
     ),
 )
 CONFIG = Variable("SANDLOT_CONFIG", "A file of settings, TOML. A variable counts more than what the file says.", "none")
-VARIABLES = (*ENGINE, *SERVER, CONFIG)
+CLIENT = (
+    Variable(
+        "SANDLOT_URL",
+        "The server that the SDK and the command line use: `http://HOST:PORT`, `https://HOST:PORT` or `unix:///PATH`. "
+        "Whoever names a data directory has that one instead.",
+        "none: an engine in the program itself",
+    ),
+    Variable("SANDLOT_API_KEY", "What a server wants to know before it answers.", "none"),
+)
+VARIABLES = (*ENGINE, *SERVER, *CLIENT, CONFIG)

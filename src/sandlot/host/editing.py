@@ -6,7 +6,7 @@ import os
 from collections.abc import Generator
 
 from sandlot.host.inside import PIECE_BYTES, Inside, need_regular, open_regular
-from sandlot.host.replacement import Replacement, final_place, write_all
+from sandlot.host.replacement import NO_TMPFILE, Replacement, final_place, write_all
 from sandlot.model import FileAppend, FileConflict, FileInfo, FileLines, FileReplace, LimitReached, Line, limits
 
 _BATCH_LINES = 1000
@@ -14,17 +14,21 @@ _BATCH_BYTES = 1 << 20
 _PLACE_ATTEMPTS = 8  # to find or to make a file that others make and remove
 
 
-class Appending:
-    """A file, open at its end. Every piece is there when it was written, behind whatever others wrote meanwhile."""
+_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
-    def __init__(self, inside: Inside, request: FileAppend, path: str) -> None:
+
+class Appending:
+    """A file, open at its end. Every piece is there when it was written, behind whatever others wrote meanwhile. A new
+    one has its name when it has its first piece: an engine that is killed on the way leaves no empty file."""
+
+    def __init__(self, inside: Inside, request: FileAppend, path: str, first: bytes) -> None:
         self._inside = inside
         self._path = path
         self._fd = -1
         for _attempt in range(_PLACE_ATTEMPTS):
             self._path, above, name, found = final_place(inside, path, parents=request.parents)
             try:
-                self._fd = self._open(above, name, found, request.mode)
+                self._fd = self._new(above, name, request.mode, first) if found < 0 else self._open(found, first)
                 return
             except (FileExistsError, FileNotFoundError):
                 continue
@@ -34,15 +38,36 @@ class Appending:
                     os.close(found)
         raise OSError(errno.EAGAIN, "it comes and goes", path)
 
-    def _open(self, above: int, name: str, found: int, mode: int) -> int:
-        flags = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-        if found < 0:
-            fd = os.open(name, flags | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode & 0o777, dir_fd=above)
+    def _new(self, above: int, name: str, mode: int, first: bytes) -> int:
+        try:
+            fd = os.open(".", _FLAGS | os.O_TMPFILE, mode & 0o777, dir_fd=above)
+        except OSError as error:
+            if error.errno not in NO_TMPFILE:
+                raise
+            fd = os.open(name, _FLAGS | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode & 0o777, dir_fd=above)
+            has_name = True
+        else:
+            has_name = False
+        try:
             if mode & ~0o777:
                 os.fchmod(fd, mode)
-            return fd
+            write_all(fd, first)
+            if not has_name:
+                os.link(f"/proc/self/fd/{fd}", name, dst_dir_fd=above, follow_symlinks=True)
+        except BaseException:  # whoever cannot have it cannot close it
+            os.close(fd)
+            raise
+        return fd
+
+    def _open(self, found: int, first: bytes) -> int:
         need_regular(os.fstat(found), self._path)
-        return os.open(f"/proc/self/fd/{found}", flags)
+        fd = os.open(f"/proc/self/fd/{found}", _FLAGS)
+        try:
+            write_all(fd, first)
+        except BaseException:  # the same
+            os.close(fd)
+            raise
+        return fd
 
     def write(self, data: bytes) -> None:
         write_all(self._fd, data)

@@ -49,8 +49,10 @@ class FileEdits:
 
     async def append(self, place: Place, request: FileAppend, content: AsyncIterable[bytes]) -> FileInfo:
         with self._hands.desk(place, request.path) as desk:
-            file = await self._hands.do(desk, lambda: _kept(desk, Appending(desk.inside, request, desk.path)))
-            async for piece in content:
+            pieces = aiter(content)
+            first = await anext(pieces, b"")
+            file = await self._hands.do(desk, lambda: _kept(desk, Appending(desk.inside, request, desk.path, first)))
+            async for piece in pieces:
                 await self._hands.do(desk, partial(file.write, piece))
             return await self._hands.do(desk, file.finish, last=True)
 

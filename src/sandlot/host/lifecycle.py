@@ -107,19 +107,19 @@ class Lifecycle:
         """Begin nothing more: whoever asks for a session is told that the engine is closing."""
         self._refuses = True
 
-    async def drain(self, patience_s: float) -> None:
+    async def drain(self, patience_s: float, *, for_calls: bool) -> None:
         """Wait for what is under way and someone waits for. What takes longer is left: to the guest, which remembers
         its calls, or to the next engine, which undoes what was not recorded."""
         loop = asyncio.get_running_loop()
         give_up = loop.time() + patience_s
-        while self._is_busy() and loop.time() < give_up:  # noqa: ASYNC110 - many things, each with its own end
+        while self._is_busy(for_calls) and loop.time() < give_up:  # noqa: ASYNC110 - many things, each with its own end
             await asyncio.sleep(_DRAIN_POLL_S)
         for session in self._sessions.values():
             for live in session.everything():
                 live.leave()
 
-    def _is_busy(self) -> bool:
-        return self.is_changing() or any(session.is_attended() for session in self._sessions.values())
+    def _is_busy(self, for_calls: bool) -> bool:
+        return self.is_changing() or (for_calls and any(each.is_attended() for each in self._sessions.values()))
 
     def is_changing(self) -> bool:
         """Whether files of some session are being made, copied or given back."""

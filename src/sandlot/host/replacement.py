@@ -14,7 +14,7 @@ from sandlot.model import FileInfo
 
 _LINKS_MAX = 40  # as many as the kernel follows
 _COPIED_PIECES = 64  # in one step
-_NO_TMPFILE = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
+NO_TMPFILE = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
 
 
 class Replacement:
@@ -155,7 +155,7 @@ def open_new(inside: Inside, above: int, folder: str) -> tuple[int, Aside | None
     try:
         return os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=above), None
     except OSError as error:
-        if error.errno not in _NO_TMPFILE:
+        if error.errno not in NO_TMPFILE:
             raise
     aside = inside.aside(above, folder)
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

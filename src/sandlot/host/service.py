@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -85,7 +86,7 @@ class SandboxHostService:
         self._settings = settings
         self._parts = parts
         self._journal = parts.journal
-        self._lock = DataDirectoryLock(settings.data)
+        self._lock = DataDirectoryLock(settings.data, shares=settings.shares)
         self._background = Background()
         self._choices = Choices(parts.storages, parts.runtimes, settings.storage, settings.runtime)
         self._outputs = settings.data / "outputs"
@@ -200,12 +201,12 @@ class SandboxHostService:
             _running.discard(self)
             raise
 
-    async def close(self) -> None:
-        """Leave. Nothing new is begun; what someone waits for has a moment to end. Sessions, their processes and their
-        output stay, to be found by the next engine."""
+    async def close(self, *, for_calls: bool = True) -> None:
+        """Leave. Nothing new is begun; what someone waits for has a moment to end, without `for_calls` no call has.
+        Sessions, their processes and their output stay, to be found by the next engine."""
         self._lifecycle.refuse()
         self._monitor.stop()
-        await self._lifecycle.drain(self._settings.shutdown_timeout_s)
+        await self._lifecycle.drain(self._settings.shutdown_timeout_s, for_calls=for_calls)
         self._processes.leave()
         await self._tools.close()
         self._files.close()
@@ -242,6 +243,11 @@ class SandboxHostService:
     async def capabilities_of(self, runtime: str, storage: str) -> frozenset[Capability]:
         """Of a session on these. Raises as `storage` does."""
         return session_capabilities(await self._choices.runtime(runtime), await self._choices.storage(storage))
+
+    @property
+    def door(self) -> socket.socket | None:
+        """Where others come in, when they may: listening, and answered by whoever serves it."""
+        return self._lock.door
 
     @property
     def keeper_pid(self) -> int:

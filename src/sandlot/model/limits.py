@@ -151,6 +151,7 @@ KEEP_ALIVE_S = 75.0  # that a connection stays open between two requests
 HEADERS_MAX = 100  # of one request
 PIPELINED_MAX = 16  # requests of one connection that wait for the one before
 HANDSHAKE_S = 10.0  # for TLS to be agreed on
+START_S = 120.0  # for another program's engine to start, which may make the built-in template first
 BODY_PAUSE_S = 60.0  # between two pieces of a request
 WRITE_IDLE_S = 300.0  # for a client to read on
 DISCARDED_BYTES_MAX = 64 * MIB  # of a request that was answered before it had come whole

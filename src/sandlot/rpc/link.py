@@ -7,6 +7,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from typing import Any, cast
 
+from sandlot import tracing
 from sandlot.model import DeadlineExceeded, NotFound, SandlotError, Unavailable, limits
 from sandlot.rpc import errors
 from sandlot.rpc.messages import PROCEDURES, AnyMessage
@@ -120,7 +121,7 @@ class Link:
 
     async def _ask_once(self, name: str, body: bytes) -> AnyMessage:
         procedure = PROCEDURES[name]
-        response = await self._pool.post(procedure.path, "application/proto", body)
+        response = await self._pool.post(procedure.path, "application/proto", body, _traced())
         try:
             await response.begun()
             self._was_reached = True
@@ -135,7 +136,7 @@ class Link:
         """A stream, and the first message of it. Raises what the server told, Unreached, Cut."""
         procedure, data = PROCEDURES[name], message.to_binary()
         body = b"\0" + len(data).to_bytes(4, "big") + data
-        response = await self._pool.post(procedure.path, "application/connect+proto", body)
+        response = await self._pool.post(procedure.path, "application/connect+proto", body, _traced())
         try:
             await response.begun()
             self._was_reached = True
@@ -258,6 +259,11 @@ async def _again(link: Link, name: str, again: Callable[[], AnyMessage], error: 
             failure = raised
         else:
             return incoming
+
+
+def _traced() -> str:
+    place = tracing.PLACE.get()
+    return f"traceparent: {place}\r\n" if place else ""
 
 
 def _enveloped(message: AnyMessage) -> bytes:

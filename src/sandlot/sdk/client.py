@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, Protoco
 from weakref import WeakSet
 
 from sandlot import registry
+from sandlot.config.remote import load_remote
 from sandlot.contracts import CustomTool, Host
-from sandlot.model import Audit, Health, InvalidState
+from sandlot.model import Audit, Health, InvalidArgument, InvalidState
 
 if TYPE_CHECKING:
     import asyncio
@@ -24,7 +25,10 @@ class Client:
     """Made without I/O; the engine starts with the first use. Leaving it closes the engine, unless another client uses
     it too. Calls under way are broken off; sessions, and commands in the background, live on.
 
-    Without arguments it is told by the environment (`SANDLOT_DATA_DIR`, `SANDLOT_RUNTIME`, `SANDLOT_STORAGE`). A host
+    With `url` it uses the server there, with `api_key` when that wants one; certificates are those that the system
+    trusts. Without arguments it is told by the environment: `SANDLOT_URL` and `SANDLOT_API_KEY`, else
+    `SANDLOT_DATA_DIR`, `SANDLOT_RUNTIME` and `SANDLOT_STORAGE`. A data directory that another process has is used
+    through that one. A host
     of one's own, given as `host`, is used on the loop that it lives on, and not closed; with `on_portal`, on the loop
     that the SDK has for itself, and then by the sync SDK too. `tools` are tools of one's own; all clients of the same
     engine have them while it runs.
@@ -34,10 +38,17 @@ class Client:
         self,
         *,
         data_dir: str | os.PathLike[str] | None = None,
+        url: str | None = None,
+        api_key: str | None = None,
         host: Host | None = None,
         on_portal: bool = False,
         tools: Sequence[CustomTool] = (),
     ) -> None:
+        if url is not None and (data_dir is not None or host is not None):
+            raise InvalidArgument("a URL is given, and another place too", next_step="give one of them")
+        self._remote = load_remote(url, api_key) if data_dir is None and host is None else None
+        if self._remote and tools:
+            raise InvalidArgument("a server does not run tools of this program", next_step="leave out `tools`")
         self._tools = tuple(tools)
         self._data_dir = None if data_dir is None else Path(data_dir).absolute()
         self._portal: Portal | None = registry.load("sdk", "portal")() if host is None or on_portal else None
@@ -75,12 +86,19 @@ class Client:
             self._portal.enlist(self._tasks)
         if self._host is not None:
             return self._host
-        opened: tuple[Host, Release] = await registry.load("sdk", "engines")().open(self._data_dir, self._tools)
+        opened = await self._open()
         if self._host is None:
             self._host, self._release = opened
         else:  # someone was quicker
             await opened[1]()
         return self._host
+
+    async def _open(self) -> "tuple[Host, Release]":
+        if self._remote is None:
+            opened: tuple[Host, Release] = await registry.load("sdk", "engines")().open(self._data_dir, self._tools)
+            return opened
+        remote = registry.load("host", "client")(self._remote.url, api_key=self._remote.api_key)
+        return remote, remote.aclose
 
     # ---- the host ----------------------------------------------------------------------------------------------
 

@@ -13,31 +13,37 @@ from typing import Any, Protocol
 from sandlot import registry
 from sandlot.config.settings import Settings, load
 from sandlot.contracts import CustomTool, Host
-from sandlot.model import DataDirectoryHeld
+from sandlot.model import InvalidState
 from sandlot.sdk.portal import Portal, portal
 
 _log = logging.getLogger("sandlot.sdk")
 _HELD_PATIENCE_S = 3.0  # another program may be about to leave the data directory
-_RETRY_S = 0.05
 
 
 class _Engine(Host, Protocol):
-    async def start(self) -> None: ...
-
-    async def close(self) -> None: ...
-
     def add_tools(self, own: Iterable[CustomTool]) -> None: ...
 
 
+class _Holding(Protocol):
+    """As `sandlot.wiring.holding.Holding`, which is loaded late."""
+
+    @property
+    def engine(self) -> _Engine | None: ...
+
+    async def open(self, patience_s: float) -> Host: ...
+
+    async def close(self) -> None: ...
+
+
 Release = Callable[[], Coroutine[Any, Any, None]]
-_Build = Callable[[Settings, Callable[[int], None]], _Engine]
+_Hold = Callable[[Settings, Callable[[int], None]], _Holding]
 
 
 @dataclass(slots=True)
 class _Shared:
-    """An engine that starts or has started, and how many use it."""
+    """A data directory that is being opened or is open, and how many use it."""
 
-    task: "asyncio.Task[_Engine]"
+    task: "asyncio.Task[tuple[_Holding, Host]]"
     users: int = 0
 
 
@@ -53,7 +59,7 @@ class Engines:
     async def open(self, data: Path | None, tools: Sequence[CustomTool] = ()) -> tuple[Host, Release]:
         """An engine, and how to give it back: the last one closes it. Without `data`, the one that the environment
         names. Raises InvalidArgument, DataDirectoryHeld, Unavailable, CapabilityNotSupported."""
-        build: _Build = registry.load("host", "embedded")
+        hold: _Hold = registry.load("host", "embedded")
         settings = load() if data is None else replace(load(), data=data)
         key = _one_spelling(settings.data)
         while key in self._closing:
@@ -61,14 +67,15 @@ class Engines:
         shared = self._shared.get(key)
         if shared is None:
             # Not in the context of whoever comes first: it would live as long as the engine.
-            task = asyncio.get_running_loop().create_task(_start(build, settings), name="engine", context=Context())
+            task = asyncio.get_running_loop().create_task(_start(hold, settings), name="engine", context=Context())
             shared = self._shared[key] = _Shared(task)
         shared.users += 1
         release = partial(self._release, key, shared)
         try:
-            engine = await asyncio.shield(shared.task)
-            engine.add_tools(tools)
-            return engine, release
+            holding, host = await asyncio.shield(shared.task)
+            if tools:
+                _add_tools(holding, tools)
+            return host, release
         except BaseException:  # given back, then raised again
             await release()
             raise
@@ -96,15 +103,24 @@ def _one_spelling(data: Path) -> Path:
     return data.resolve()
 
 
-async def _close(task: "asyncio.Task[_Engine]") -> None:
+async def _close(task: "asyncio.Task[tuple[_Holding, Host]]") -> None:
     if not task.done():
         task.cancel()
-    for engine in await asyncio.gather(task, return_exceptions=True):
-        if not isinstance(engine, BaseException):
-            await engine.close()
+    for opened in await asyncio.gather(task, return_exceptions=True):
+        if not isinstance(opened, BaseException):
+            await opened[0].close()
 
 
-async def _start(build: _Build, settings: Settings) -> _Engine:
+def _add_tools(holding: _Holding, tools: Sequence[CustomTool]) -> None:
+    if holding.engine is None:
+        raise InvalidState(
+            "the engine of this data directory is in another process, and does not run tools of this one",
+            next_step="give this program a data directory of its own, or start it first",
+        )
+    holding.engine.add_tools(tools)
+
+
+async def _start(hold: _Hold, settings: Settings) -> tuple[_Holding, Host]:
     told = False
 
     def progress(_entries: int) -> None:
@@ -113,16 +129,8 @@ async def _start(build: _Build, settings: Settings) -> _Engine:
             told = True
             _log.warning("making the built-in template, once for this data directory; this takes some seconds")
 
-    engine = build(settings, progress)
-    give_up = asyncio.get_running_loop().time() + _HELD_PATIENCE_S
-    while True:
-        try:
-            await engine.start()
-            return engine
-        except DataDirectoryHeld:
-            if asyncio.get_running_loop().time() >= give_up:
-                raise
-            await asyncio.sleep(_RETRY_S)
+    holding = hold(settings, progress)
+    return holding, await holding.open(_HELD_PATIENCE_S)
 
 
 _engines: Engines | None = None

@@ -16,6 +16,7 @@ from contextvars import Context
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
+from sandlot import tracing
 from sandlot.model import InvalidState
 from sandlot.sdk.caller import CALLER
 from sandlot.sdk.callers import LoopCaller, ThreadCaller
@@ -28,12 +29,13 @@ _CLOSE_PATIENCE_S = 20.0
 class _Call(Generic[_T]):
     """One piece of work: begun and cancelled in the portal, waited for elsewhere."""
 
-    __slots__ = ("_caller", "_portal", "_work", "ended", "task")
+    __slots__ = ("_caller", "_place", "_portal", "_work", "ended", "task")
 
     def __init__(self, portal: "Portal", work: Coroutine[Any, Any, _T], caller: ThreadCaller | LoopCaller) -> None:
         self._portal = portal
         self._work = work
         self._caller = caller
+        self._place = tracing.here()
         self.ended = False
         self.task: asyncio.Task[_T] | None = None
 
@@ -41,6 +43,8 @@ class _Call(Generic[_T]):
         # Not the caller's context: what the engine starts would keep all that is in it.
         context = Context()
         context.run(CALLER.set, self._caller)
+        if self._place:
+            context.run(tracing.PLACE.set, self._place)
         self.task = asyncio.get_running_loop().create_task(self._work, context=context)
         self._portal.calls.add(self.task)
         self.task.add_done_callback(self._end)

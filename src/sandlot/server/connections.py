@@ -17,6 +17,9 @@ from uvicorn.server import ServerState
 from sandlot.model import limits
 
 _log = logging.getLogger("sandlot.server")
+# What uvicorn says is told by whoever is behind it, or is a request that was cut off on purpose.
+_quiet = logging.getLogger("sandlot.server.uvicorn")
+_quiet.setLevel(logging.CRITICAL + 1)
 _LOOKS = 4  # at a body that does not go on, within the time that it has
 
 
@@ -56,6 +59,7 @@ class Connection(HttpToolsProtocol):
     def __init__(self, config: Config, crowd: Crowd, *, is_trusted: bool = False) -> None:
         super().__init__(config, crowd.state, {})
         self._crowd = crowd
+        self.logger = _quiet
         self._is_trusted = is_trusted
         self.access_log = False
         self.timeout_keep_alive = crowd.bounds.keep_alive_s
@@ -93,7 +97,10 @@ class Connection(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete  # pyright: ignore[reportUnnecessaryComparison] - None before the first
 
     def drop(self) -> None:
-        """At once, whatever is under way."""
+        """At once, whatever is under way: what is still said goes nowhere."""
+        if self.is_busy:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
         self.transport.abort()
 
     # ---- what comes --------------------------------------------------------------------------------------------

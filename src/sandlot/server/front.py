@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from functools import partial
 from secrets import token_hex
 
+from sandlot import tracing
 from sandlot.contracts import Host
 from sandlot.model import Health, HealthStatus, SandlotError, limits
 from sandlot.server.figures import CONTENT_TYPE, Figures
@@ -40,6 +41,10 @@ class Front:
         self._looked: tuple[float, Health] | None = None
         self._pages = {"/healthz": self._alive, "/readyz": self._ready, "/metrics": self._metrics}
 
+    def exchange(self, application: Application, host: Host) -> None:
+        """For those who come from now on."""
+        self._application, self._host, self._looked = application, host, None
+
     def application(self, *, is_open: bool) -> Application:
         """`is_open`: a browser of this machine could reach it."""
         return partial(self._serve, is_open)
@@ -63,7 +68,10 @@ class Front:
             elif (page := self._pages.get(scope["path"])) and (page != self._metrics or is_near(scope)):
                 await page(scope, answering.send)
             else:
-                await self._application(scope, receive, answering.send)
+                place = tracing.PLACE.set(tracing.checked(headers.get(b"traceparent", b"").decode("latin-1")))
+                with tracing.span(f"POST {scope['path']}"[:200], request=request_id):
+                    await self._application(scope, receive, answering.send)
+                tracing.PLACE.reset(place)
         except Exception as error:  # noqa: BLE001 - the end of the request: there is nobody above to tell
             await self._defect(error, answering)
         finally:

@@ -1,11 +1,13 @@
 """A server: doors, the connections that came through them, and their end."""
 
 import asyncio
+import os
 import socket
-import ssl
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 from uvicorn.config import Config
 
@@ -20,11 +22,15 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 _LOOK_S = 0.02
 
 
+_servers: "WeakSet[HttpServer]" = WeakSet()
+
+
 class HttpServer:
     """Made on the loop that it serves on."""
 
     def __init__(self, bounds: Bounds) -> None:
         self.crowd = Crowd(bounds)
+        _servers.add(self)
         self._listening = Listening(self.crowd)
 
     def open(
@@ -63,15 +69,27 @@ class HttpServer:
     async def drop(self) -> None:
         """End what is still there."""
         tasks = tuple(self.crowd.state.tasks)
-        for task in tasks:
-            task.cancel()
         for connection in self._connections():
             connection.drop()
+        for task in tasks:
+            task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=5)
+
+    def forget(self) -> None:
+        """In a forked child: whoever is connected hears of the parent's end, not of the child's."""
+        for connection in self._connections():
+            with suppress(OSError, AttributeError):
+                os.close(connection.transport.get_extra_info("socket").fileno())
 
     def _connections(self) -> list[Connection]:
         return [one for one in tuple(self.crowd.state.connections) if isinstance(one, Connection)]
 
 
-__all__ = ["Application", "Bounds", "HttpServer", "Message", "Receive", "Scope", "Send", "ssl"]
+def _after_fork() -> None:
+    for server in tuple(_servers):
+        server.forget()
+    _servers.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

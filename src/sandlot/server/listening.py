@@ -9,7 +9,6 @@ import logging
 import os
 import socket
 import ssl
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +17,13 @@ from secrets import token_hex
 from sandlot.config.addresses import Address
 from sandlot.model import Unavailable, limits
 from sandlot.server.connections import Crowd, answer
+from sandlot.server.peers import peer_of
 
 _log = logging.getLogger("sandlot.server")
 _BACKLOG = 4096
 _AT_ONCE = 64  # taken in one turn of the loop
 _BREATH_S = 0.5  # when the process has no descriptors left
 _EVICTED_AFTER_S = 1.0  # who has waited for less is not put out for another
-_CREDENTIALS = struct.Struct("3i")
 
 Protocol = Callable[[], asyncio.Protocol]
 Tls = Callable[[], ssl.SSLContext | None]
@@ -182,12 +181,6 @@ class Listening:
         except OSError:
             pass
         taken.close()
-
-
-def peer_of(connected: socket.socket) -> tuple[int, int]:
-    """Process and user at the other end of a socket in the file system."""
-    pid, uid, _gid = _CREDENTIALS.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-    return pid, uid
 
 
 def _look_after(taken: socket.socket) -> None:

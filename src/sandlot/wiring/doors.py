@@ -15,6 +15,7 @@ from sandlot.rpc.server import application as procedures
 from sandlot.tenants.guard import Guard
 from sandlot.tenants.host import TenantHost, as_host
 from sandlot.tenants.keys import KeyStore
+from sandlot.wiring.door import forget
 
 _SECRET = "gateway.secret"
 _SECRET_BYTES = 32
@@ -29,6 +30,7 @@ class Doors:
         self._host = host
         self._keys = KeyStore(data)
         self._secret = read_secret(data / _SECRET)
+        self._wires: list[Application] = []
         self._operator = self._applications(host, "local")
         self._of_keys: dict[str, Application] = {}
         self._guard = Guard(self._keys, self._of_key, self._of_token)
@@ -42,8 +44,14 @@ class Doors:
     async def watch(self) -> None:
         await self._guard.watch()
 
+    async def forget(self) -> None:
+        """The server ends: what callers began is left to the next one."""
+        for wire in self._wires:
+            await forget(wire)
+
     def _applications(self, host: Host, who: str) -> Application:
         wire = procedures(host)
+        self._wires.append(wire)
         gateway = OpenSandboxGateway(host, GatewaySettings(self._secret, who=who))
 
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:

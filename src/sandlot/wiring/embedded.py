@@ -20,8 +20,11 @@ from sandlot.host.storages import Storages
 from sandlot.host.templates.store import TemplateStore
 
 
-def build(settings: Settings, progress: Callable[[int], None] | None = None) -> SandboxHostService:
-    """An engine, not yet started. `progress` hears of the built-in template while it is made, in another thread."""
+def build(
+    settings: Settings, progress: Callable[[int], None] | None = None, *, shares: bool = False
+) -> SandboxHostService:
+    """An engine, not yet started. `progress` hears of the built-in template while it is made, in another thread. With
+    `shares` its data directory has a door, which has to be served."""
     keeper = Keeper(settings.data, settings.keeper, settings.resources.pids)
     return SandboxHostService(
         HostSettings(
@@ -43,6 +46,7 @@ def build(settings: Settings, progress: Callable[[int], None] | None = None) -> 
             tool_timeout_s=settings.tool_timeout_s,
             call_snapshots=settings.call_snapshots,
             mounts=settings.mounts,
+            shares=shares,
         ),
         HostParts(
             storages=_storages(settings),

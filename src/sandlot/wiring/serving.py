@@ -10,9 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from sandlot import registry
 from sandlot.config.addresses import Address
 from sandlot.config.service import ServiceConfig, TlsFiles, has_keys
+from sandlot.contracts import Host
 from sandlot.host.service import SandboxHostService
 from sandlot.model import InvalidArgument, SandlotError
 from sandlot.server import logs
@@ -25,7 +28,10 @@ from sandlot.server.origins import Origins
 from sandlot.server.systemd import Notifier, inherited_sockets
 from sandlot.server.tls import server_context
 from sandlot.wiring.doors import Doors
-from sandlot.wiring.embedded import build
+from sandlot.wiring.holding import Holding
+
+if TYPE_CHECKING:
+    from sandlot.server.spans import Spans
 
 _log = logging.getLogger("sandlot.server")
 _OWN_FILES = 1024  # descriptors that are not for connections
@@ -52,15 +58,21 @@ class Place:
 class Serving:
     """Made with all that can be wrong found out; nothing of the data directory is touched before `run`."""
 
-    def __init__(self, config: ServiceConfig, environment: Mapping[str, str], pid: int) -> None:
-        """Raises InvalidArgument that names every place that cannot be had."""
+    def __init__(self, config: ServiceConfig, environment: Mapping[str, str], pid: int, patience_s: float) -> None:
+        """`patience_s`: for whoever has the data directory and does not answer. Raises InvalidArgument that names every
+        place that cannot be had."""
         self.config = config
+        self._patience_s = patience_s
         self._tls: ssl.SSLContext | None = None
         self._notifier = Notifier(environment)
+        self._exporter = environment.get("OTEL_TRACES_EXPORTER", "otlp")
+        self._spans: Spans | None = None
         self.places: list[Place] = []
         self._stop = asyncio.Event()
         self._server: HttpServer | None = None
         self._front: Front | None = None
+        self._doors: list[Doors] = []
+        self._watching: list[asyncio.Task[None]] = []
         try:
             self._prepare(inherited_sockets(environment, pid))
         except BaseException:  # raised again
@@ -83,6 +95,11 @@ class Serving:
                 self.places.append(_take(address))
             except SandlotError as error:
                 wrong.append(error.message)
+        if self.config.tracing:
+            try:
+                self._spans = registry.load("server", "spans")(self._exporter)
+            except SandlotError as error:
+                wrong.append(str(error))
         if wrong:
             raise InvalidArgument("; ".join(wrong))
 
@@ -100,25 +117,35 @@ class Serving:
 
     async def run(self, ready: Callable[[], None]) -> None:
         """Until `stop`. `ready` is called when all doors are open. Raises what starting an engine raises."""
+        holding = Holding(self.config.engine, taken=self._exchange)
         try:
-            engine = build(self.config.engine)
-            await engine.start()
-            try:
-                await self._serve(engine, ready)
-            finally:
-                await engine.close()
-                if self._server is not None:
-                    await self._server.drop()
+            host = await holding.open(self._patience_s)
+            if holding.engine is None:
+                _log.warning("another program has the data directory; it is used until it ends")
+            await self._serve(host, ready)
         finally:
             self._close_sockets()
+            if self._server is not None:
+                await self._server.drop()
+            for doors in self._doors:
+                await doors.forget()
+            await holding.close()
+            if self._spans is not None:
+                await asyncio.to_thread(self._spans.close)
 
-    async def _serve(self, engine: SandboxHostService, ready: Callable[[], None]) -> None:
+    def _exchange(self, engine: SandboxHostService) -> None:
+        """What was asked of another program's engine is asked of this one from now on."""
+        if self._front is not None:
+            self._front.exchange(self._open_doors(engine).application, engine)
+            _log.info("the engine of the data directory is here now")
+
+    async def _serve(self, host: Host, ready: Callable[[], None]) -> None:
         config = self.config
         self._server = server = HttpServer(_bounds(config))
         figures = Figures(server.crowd) if config.metrics else None
-        doors = Doors(engine, config.engine.data)
+        doors = self._open_doors(host)
         self._front = front = Front(
-            doors.application, engine, Origins(config.allowed_hosts), figures, access_log=config.access_log
+            doors.application, host, Origins(config.allowed_hosts), figures, access_log=config.access_log
         )
         for place in self.places:
             if place.address.is_unix:
@@ -129,15 +156,21 @@ class Serving:
         told = ", ".join(place.told(with_tls=self._tls is not None) for place in self.places)
         self._notifier.ready(f"serving {told or config.engine.data}")
         ready()
-        watching = asyncio.ensure_future(doors.watch())
         await self._stop.wait()
-        watching.cancel()
+        for watching in self._watching:
+            watching.cancel()
         self._notifier.stopping()
         front.is_ready = False
         server.stop_listening()
         self._close_sockets()  # whoever comes now is refused at once, and need not wait to hear of it
         if left := await server.drain(self.config.drain_s):
             _log.warning("%d connections were cut off; what runs in sessions goes on", left)
+
+    def _open_doors(self, host: Host) -> Doors:
+        doors = Doors(host, self.config.engine.data)
+        self._doors.append(doors)
+        self._watching.append(asyncio.ensure_future(doors.watch()))
+        return doors
 
     def _context(self) -> ssl.SSLContext | None:
         return self._tls

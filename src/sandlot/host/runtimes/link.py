@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from sandlot import tracing
 from sandlot.contracts.runtime import KnownProcess, ProcessSink, SpawnPlan
 from sandlot.host.runtimes import frames
 from sandlot.host.runtimes.frames import Frame, MalformedFrame
@@ -98,10 +99,11 @@ class GuestLink:
             )
         self._sinks[process_id] = sink
         try:
-            if plan.groups:
-                self._send_with(message, plan.groups)
-            else:
-                self._send(message)
+            with tracing.span("spawn", guest=str(self.pid), process=str(process_id)):
+                if plan.groups:
+                    self._send_with(message, plan.groups)
+                else:
+                    self._send(message)
         except Unavailable:
             del self._sinks[process_id]
             raise
