@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sandlot.fakes.host import FakeHost
-from sandlot.model import CallRequest, SessionSpec, limits
+from sandlot.model import CallRequest, FileWrite, SessionSpec, limits
 from sandlot.rpc.client import HostClient
 from sandlot.rpc.codec import BINARY, JSON
 from sandlot.rpc.messages import MESSAGES, PROCEDURES, AnyMessage, Procedure
@@ -216,6 +216,32 @@ async def test_what_is_packed_small_and_is_large_is_refused(server: Server) -> N
     assert (await ask(server.port, LIST, gzip.compress(b"{}"), content_encoding="gzip")).status == 200
     deep = gzip.compress(b'{"limit":' + b"[" * 100_000)
     assert (await ask(server.port, LIST, deep, content_encoding="gzip")).code == "invalid_argument"
+
+
+async def test_readers_that_do_not_read_hold_little_and_nobody_up(server: Server) -> None:
+    """A file of 8 MiB waits behind each of them in the host, not in the server."""
+
+    async def content() -> AsyncGenerator[bytes]:
+        for _ in range(32):
+            yield bytes(256 << 10)
+
+    async with asyncio.timeout(60), HostClient(server.url) as client:
+        session = await client.create(SessionSpec())
+        await client.write_file(FileWrite(session.session_id, "a"), content())
+        body = envelope(json.dumps({"sessionId": session.session_id, "path": "a"}).encode())
+        path = PROCEDURES["ReadFile"].path
+        head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/connect+json\r\n"
+        asked = f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
+        sleepers = [await asyncio.open_connection("127.0.0.1", server.port, limit=1024) for _ in range(8)]
+        for _, writer in sleepers:
+            writer.write(asked)
+        for reader, _ in sleepers:
+            await reader.readuntil(b"info")
+        for _ in range(20):
+            await client.get(session.session_id)
+            assert max(server.waiting()) < 2 << 20
+        for _, writer in sleepers:
+            writer.transport.abort()
 
 
 # ---- every procedure -------------------------------------------------------------------------------------------------

@@ -52,6 +52,12 @@ class Server:
                 await asyncio.wait([self._task], timeout=0.05)
             await self._task
 
+    def waiting(self) -> list[int]:
+        """Bytes of each connection that its client did not take yet."""
+        assert self._server is not None
+        connections: list[Any] = list(self._server.server_state.connections)
+        return [connection.transport.get_write_buffer_size() for connection in connections]
+
     def cut(self) -> int:
         """End every connection; tells how many."""
         assert self._server is not None
