@@ -7,7 +7,8 @@ import pytest
 
 from sandlot.conformance import TERMINAL_CHECKS, Verdict, conform_terminals, is_conforming
 from sandlot.contracts import Host
-from sandlot.fakes.host import TERMINAL_DEVIATIONS, FakeHost
+from sandlot.fakes.deviations import TERMINALS
+from sandlot.fakes.host import FakeHost
 from sandlot.host.service import SandboxHostService
 from sandlot.model import Capability, SessionFilter
 from tests.conformance.broken_terminals import BROKEN
@@ -35,10 +36,10 @@ async def test_terminals_of_an_engine_conform(host: SandboxHostService, runtime:
 
 
 async def test_terminals_of_the_fake_conform() -> None:
-    outcomes = [one async for one in conform_terminals(cast("Host", FakeHost()), deviations=TERMINAL_DEVIATIONS)]
+    outcomes = [one async for one in conform_terminals(cast("Host", FakeHost()), deviations=TERMINALS)]
     assert [(one.check, one.detail) for one in outcomes if not one.is_good] == []
     deviating = {one.check for one in outcomes if one.verdict is Verdict.DEVIATES}
-    assert (is_conforming(outcomes), deviating) == (True, set(TERMINAL_DEVIATIONS))
+    assert (is_conforming(outcomes), deviating) == (True, set(TERMINALS))
 
 
 def test_every_check_says_its_promise_and_has_a_name_of_its_own() -> None:
@@ -70,4 +71,4 @@ async def test_terminals_that_break_a_promise_are_told(host: SandboxHostService)
 @pytest.mark.timeout(180)
 async def test_terminals_of_a_fake_that_break_a_promise_are_told() -> None:
     host = cast("Host", FakeHost())
-    assert await broken(host, "auto", "auto", await host.capabilities(), *TERMINAL_DEVIATIONS) == []
+    assert await broken(host, "auto", "auto", await host.capabilities(), *TERMINALS) == []

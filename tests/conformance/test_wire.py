@@ -22,7 +22,8 @@ from sandlot.conformance import (
 from sandlot.contracts import Host
 from sandlot.control.node import NodeSandboxControl
 from sandlot.environments.native import NativeSandboxConfig, NativeSandboxEnvironment
-from sandlot.fakes.host import DEVIATIONS, TERMINAL_DEVIATIONS, FakeHost
+from sandlot.fakes.deviations import TERMINALS
+from sandlot.fakes.host import DEVIATIONS, FakeHost
 from sandlot.host.service import SandboxHostService
 from sandlot.model import SessionFilter
 from tests.conformance.test_host import broken
@@ -81,7 +82,7 @@ ON_ITS_WAY = {"who_reads_slowly_misses_and_harms_nobody": "what is on its way to
 
 async def test_terminals_of_the_fake_conform_over_the_wire() -> None:
     async with over_the_wire(FakeHost()) as client:
-        deviations = {**TERMINAL_DEVIATIONS, **ON_ITS_WAY}
+        deviations = {**TERMINALS, **ON_ITS_WAY}
         outcomes = [one async for one in conform_terminals(cast("Host", client), deviations=deviations)]
     assert [(one.check, one.detail) for one in outcomes if not one.is_good] == []
 

@@ -36,6 +36,7 @@ VERBS: Mapping[str, str] = {
     "kill": "Destroy sessions: everything that runs in them ends, their files are removed",
     "serve": "Serve the engine of a data directory to clients: the SDK, the command line, any client of the wire",
     "health": "Tell how the host is: its space, its load, and what went wrong lately",
+    "top": "Show what sessions and their host use, again and again, or once",
     "recover": "Bring a failed session back: its files as they were left, with nothing running in it",
     "doctor": "Tell what this machine can do, and what to do about what it cannot",
     "attack": "Try to break out of sessions of this machine, in every way that is known, and tell what held",

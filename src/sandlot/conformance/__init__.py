@@ -9,6 +9,7 @@ from sandlot.conformance.environment_tools import TOOLS_OF_ENVIRONMENTS, conform
 from sandlot.conformance.file_stage import FileStage
 from sandlot.conformance.files import FILE_CHECKS, conform_files
 from sandlot.conformance.host import HOST_CHECKS, conform_host
+from sandlot.conformance.metrics import METRICS_CHECKS, conform_metrics
 from sandlot.conformance.processes import PROCESS_CHECKS, conform_processes
 from sandlot.conformance.provisioner import PROVISIONER_CHECKS, ProvisionerStage, conform_provisioner
 from sandlot.conformance.runtime import RUNTIME_CHECKS, RUNTIME_DEVIATIONS
@@ -24,6 +25,7 @@ __all__ = [
     "ENVIRONMENT_CHECKS",
     "FILE_CHECKS",
     "HOST_CHECKS",
+    "METRICS_CHECKS",
     "PROCESS_CHECKS",
     "PROVISIONER_CHECKS",
     "RUNTIME_CHECKS",
@@ -54,6 +56,7 @@ __all__ = [
     "conform_environment_tools",
     "conform_files",
     "conform_host",
+    "conform_metrics",
     "conform_processes",
     "conform_provisioner",
     "conform_storage",

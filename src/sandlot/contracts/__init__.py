@@ -38,6 +38,7 @@ from sandlot.contracts.runtime import (
     SpawnPlan,
     StartPlan,
     Tree,
+    Used,
 )
 from sandlot.contracts.storage import Notebook, Points, Remains, Shown, Storage, Taken, Volume, Volumes
 from sandlot.contracts.terminals import Terminals, TerminalStream
@@ -105,6 +106,7 @@ __all__ = [
     "Tree",
     "TreeStream",
     "Upkeep",
+    "Used",
     "VendorCommand",
     "VendorHands",
     "VendorPause",

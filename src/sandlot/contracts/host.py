@@ -5,6 +5,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from sandlot.contracts.files import Files
+from sandlot.contracts.metrics import Metrics
 from sandlot.contracts.processes import Processes
 from sandlot.contracts.terminals import Terminals
 from sandlot.contracts.tool_stream import ToolStream
@@ -373,6 +374,7 @@ class Host(
     Templates,
     Lockers,
     Upkeep,
+    Metrics,
     Events,
     Protocol,
 ):

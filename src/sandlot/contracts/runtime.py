@@ -135,6 +135,7 @@ class Guest(Protocol):
     """The guest of one session, alive."""
 
     pid: int  # on the host
+    spawned: int  # how often this engine asked it to start a program
 
     def is_alive(self) -> bool:
         """Asks the kernel, so it is true of `pid` at this moment."""
@@ -168,8 +169,23 @@ class Hits(NamedTuple):
     pids: int = 0
 
 
+class Used(NamedTuple):
+    """By the processes of a session."""
+
+    cpu_s: float  # since its guest began
+    memory_bytes: int
+
+
 class Group(Protocol):
     """All processes of a session, its guest among them."""
+
+    def used(self) -> Used:
+        """Blocking: asks the kernel. Raises Unavailable when the guest is gone."""
+        ...
+
+    async def count(self) -> int:
+        """How many there are, as the session sees them. Raises Unavailable, DeadlineExceeded when it stands still."""
+        ...
 
     async def limit(self, resources: Resources) -> None:
         """Give a guest that lives other limits. Raises Unavailable."""

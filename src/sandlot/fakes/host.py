@@ -16,6 +16,7 @@ from dataclasses import replace
 from sandlot.fakes.calls import FakeCall, FakeStream, Program, check_call
 from sandlot.fakes.files import FakeFiles
 from sandlot.fakes.history import FakeHistory
+from sandlot.fakes.metrics import FakeMetrics
 from sandlot.fakes.processes import FakeProcesses
 from sandlot.fakes.programs import PROGRAMS
 from sandlot.fakes.session import NAME, FakeSession
@@ -85,10 +86,6 @@ CAPABILITIES = frozenset({Capability.SNAPSHOTS, Capability.PAUSE, Capability.OWN
 DEVIATIONS: Mapping[str, str] = {
     "a_session_comes_back_from_its_export": "the fake packs no sessions",
 }
-# The same of `conformance/terminals.py`.
-TERMINAL_DEVIATIONS: Mapping[str, str] = {
-    "it_is_killed_with_all_that_it_started": "programs of the fake start no others",
-}
 
 
 class FakeHost:
@@ -132,6 +129,9 @@ class FakeHost:
         self.kill_process, self.wait_process = processes.kill_process, processes.wait_process
         self.expose_port, self.list_ports = processes.expose_port, processes.list_ports
         self.unexpose_port = processes.unexpose_port
+        metrics = FakeMetrics(self._find, self._sessions.values)
+        self.session_metrics, self.host_metrics = metrics.session_metrics, metrics.host_metrics
+        self.all_metrics = metrics.all_metrics
         self.create_snapshot, self.list_snapshots = history.create_snapshot, history.list_snapshots
         self.delete_snapshot, self.turn_complete = history.delete_snapshot, history.turn_complete
         self.turns, self.rollback, self.fork, self.diff = history.turns, history.rollback, history.fork, history.diff

@@ -174,7 +174,9 @@ class HealthMonitor:
         return found
 
     async def _machine(self) -> _Machine:
-        return await asyncio.to_thread(lambda: _Machine(_memory(), _descriptors(), self._parts.journal.reserve.take()))
+        return await asyncio.to_thread(
+            lambda: _Machine(memory_of_machine(), _descriptors(), self._parts.journal.reserve.take())
+        )
 
     async def _journal(self) -> tuple[HealthReason, ...]:
         """Found out by writing."""
@@ -201,7 +203,7 @@ async def _ask(storage: Storage) -> tuple[str, StorageHealth]:
     return storage.name, StorageHealth(told, PoolSpace(0, 0, 0, 0.0), Share(0, 0))
 
 
-def _memory() -> Share:
+def memory_of_machine() -> Share:
     """Memory that the kernel could give to someone counts as free."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()

@@ -73,6 +73,7 @@ class Journal:
         self._ended: list[tuple[CallRow, Callable[[], None]]] = []
         self._flush: asyncio.TimerHandle | None = None
         self.events = self._writer.events  # for work in a transaction
+        self.begun = 0  # calls, since it was made
 
     async def open(self) -> None:
         """Raises JournalError when the file is not ours or of a later version."""

@@ -25,6 +25,7 @@ from sandlot.host.importing import Importing
 from sandlot.host.lifecycle import Lifecycle
 from sandlot.host.lock import DataDirectoryLock
 from sandlot.host.lockers import Lockers
+from sandlot.host.metrics import Metrics
 from sandlot.host.moving import Moving
 from sandlot.host.notes import REBUILD
 from sandlot.host.parts import HostParts, HostSettings
@@ -141,6 +142,8 @@ class SandboxHostService:
         self.kill_process, self.wait_process = processes.kill_process, processes.wait_process
         self.expose_port, self.list_ports = processes.expose_port, processes.list_ports
         self.unexpose_port = processes.unexpose_port
+        self.meter = meter = Metrics(settings.data, self._lifecycle, parts)
+        self.session_metrics, self.host_metrics, self.all_metrics = meter.of_session, meter.of_host, meter.of_all
         self._tools = tools = ToolCalls(
             self, self._lifecycle.find, ToolRows(parts.journal), self._turns, settings.tool_timeout_s
         )
@@ -193,6 +196,7 @@ class SandboxHostService:
             await self._lifecycle.start()
             self._monitor.start()
             self._background.spawn("duties", self._duties.run())
+            self._background.spawn("metrics", self.meter.run())
         except BaseException:  # whatever failed, the directory must be free for the next
             self._asides.close()
             await self._parts.keeper.close()
@@ -206,6 +210,7 @@ class SandboxHostService:
         Sessions, their processes and their output stay, to be found by the next engine."""
         self._lifecycle.refuse()
         self._monitor.stop()
+        self.meter.stop()
         await self._lifecycle.drain(self._settings.shutdown_timeout_s, for_calls=for_calls)
         self._processes.leave()
         await self._tools.close()

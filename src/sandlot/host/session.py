@@ -267,6 +267,7 @@ class Session:
         else:
             process = self._spawn_limited(guest, request.resources, plan, live)
         self.last_process_id += 1
+        self._journal.begun += 1
         self.active_at = ticket.started
         self.live[ticket.call_id] = live
         live.begin(process)

@@ -9,7 +9,16 @@ from weakref import WeakSet
 from sandlot import registry
 from sandlot.config.remote import load_remote
 from sandlot.contracts import CustomTool, Host
-from sandlot.model import Audit, Health, InvalidArgument, InvalidState
+from sandlot.model import (
+    Audit,
+    Health,
+    HostSample,
+    InvalidArgument,
+    InvalidState,
+    MetricsRequest,
+    SessionSample,
+    limits,
+)
 
 if TYPE_CHECKING:
     import asyncio
@@ -117,6 +126,28 @@ class Client:
     def audit(self, *, repair: bool = False) -> Audit:
         """The same, for who does not wait on a loop."""
         return self.portal.run(self._audit(repair))
+
+    async def ametrics(self, *, since: float = 0.0, limit: int = limits.SAMPLES_KEPT) -> list[HostSample]:
+        """What the machine used in the last hour, oldest first; the last one is of now."""
+        return await self.run(self._metrics(MetricsRequest(None, since, limit)))
+
+    def metrics(self, *, since: float = 0.0, limit: int = limits.SAMPLES_KEPT) -> list[HostSample]:
+        """The same, for who does not wait on a loop."""
+        return self.portal.run(self._metrics(MetricsRequest(None, since, limit)))
+
+    async def asandbox_metrics(self) -> list[SessionSample]:
+        """What every sandbox uses, not older than five seconds."""
+        return await self.run(self._all_metrics())
+
+    def sandbox_metrics(self) -> list[SessionSample]:
+        """The same, for who does not wait on a loop."""
+        return self.portal.run(self._all_metrics())
+
+    async def _metrics(self, request: MetricsRequest) -> list[HostSample]:
+        return [*await (await self.host()).host_metrics(request)]
+
+    async def _all_metrics(self) -> list[SessionSample]:
+        return [*await (await self.host()).all_metrics()]
 
     async def _audit(self, repair: bool) -> Audit:
         return await (await self.host()).audit(repair=repair)

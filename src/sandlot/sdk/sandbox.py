@@ -18,6 +18,7 @@ from sandlot.model import (
     ForkRequest,
     ImportRequest,
     InvalidArgument,
+    MetricsRequest,
     Mount,
     MoveProgress,
     MoveRequest,
@@ -29,6 +30,7 @@ from sandlot.model import (
     SessionFilter,
     SessionInfo,
     SessionNotFound,
+    SessionSample,
     SessionSpec,
     SessionState,
     Snapshot,
@@ -223,6 +225,12 @@ class AsyncSandbox:
     async def info(self) -> SessionInfo:
         """All that can be told of it, the space that it takes included. Raises SessionNotFound."""
         return await (await self._client.host()).get(self._id)
+
+    @in_portal
+    async def metrics(self, *, since: float = 0.0, limit: int = limits.SAMPLES_KEPT) -> builtins.list[SessionSample]:
+        """What it used in the last hour, oldest first; the last one is of now. A sandbox that rests has fewer samples,
+        and is between them as the one before says. `since`: a time as `time.time()` tells it."""
+        return [*await (await self._client.host()).session_metrics(MetricsRequest(self._id, since, limit))]
 
     @in_portal
     async def kill(self) -> bool:

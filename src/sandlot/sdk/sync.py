@@ -42,6 +42,7 @@ from sandlot.model import (
     Resources,
     SandboxCapabilities,
     SessionInfo,
+    SessionSample,
     SessionState,
     Snapshot,
     TemplateInfo,
@@ -902,6 +903,11 @@ class Sandbox:
     def info(self) -> SessionInfo:
         """All that can be told of it, the space that it takes included. Raises SessionNotFound."""
         return self._inner.client.portal.run(self._inner.info())
+
+    def metrics(self, *, since: float = 0.0, limit: int = limits.SAMPLES_KEPT) -> builtins.list[SessionSample]:
+        """What it used in the last hour, oldest first; the last one is of now. A sandbox that rests has fewer samples,
+        and is between them as the one before says. `since`: a time as `time.time()` tells it."""
+        return self._inner.client.portal.run(self._inner.metrics(since=since, limit=limit))
 
     def kill(self) -> bool:
         """End everything in it and remove it. False when it was gone already."""

@@ -265,6 +265,20 @@ class Controllers:
         words = read(group / files[place.version]).split()
         return int(words[words.index(key) + 1]) if key in words else 0
 
+    def memory_used(self, name: str) -> int | None:
+        """Of the group of a session, without what the kernel would give back at once; None where nobody counts it."""
+        place = self._places.get("memory")
+        if place is None:
+            return None
+        group = place.base / name if place.version == 2 else self._groups.get(name, {}).get("memory")
+        if group is None:
+            return None
+        used = read(group / ("memory.current" if place.version == 2 else "memory.usage_in_bytes"))
+        words = read(group / "memory.stat").split()
+        idle = "inactive_file" if place.version == 2 else "total_inactive_file"
+        given_back = int(words[words.index(idle) + 1]) if idle in words else 0
+        return max(0, int(used) - given_back) if used else None
+
     def leave(self, name: str) -> set[Path]:
         """The groups that a guest had, to be removed when it has ended. One that was found dead cannot say which."""
         self._cpus.pop(name, None)

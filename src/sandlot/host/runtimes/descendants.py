@@ -13,7 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from sandlot.contracts.runtime import Hits
+from sandlot.contracts.runtime import Hits, Used
+from sandlot.host.runtimes.usage import read_used
 from sandlot.model import CapabilityNotSupported, DeadlineExceeded, Resources, Unavailable, limits
 
 _POLL_S = 0.002
@@ -50,6 +51,12 @@ class Descendants:
 
     def end_call(self, call: str) -> None:
         pass
+
+    def used(self) -> Used:
+        return read_used(None, [self._guest, *(member.pid for member, _states in self._look())], None)
+
+    async def count(self) -> int:
+        return 1 + sum(1 for _member, states in await asyncio.to_thread(list, self._look()) if not states <= _DEAD)
 
     async def is_alone(self) -> bool:
         return not any(True for _member, states in self._look() if not states <= _DEAD)

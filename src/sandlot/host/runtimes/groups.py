@@ -12,9 +12,10 @@ from collections.abc import Awaitable, Callable, Collection, Iterator
 from hashlib import blake2b
 from pathlib import Path
 
-from sandlot.contracts.runtime import Hits
+from sandlot.contracts.runtime import Hits, Used
 from sandlot.host.runtimes.controllers import Controllers
 from sandlot.host.runtimes.hierarchies import find_hierarchies, freezing, hand_down, home, offered, read, weighs
+from sandlot.host.runtimes.usage import read_used
 from sandlot.model import Capability, CapabilityNotSupported, DeadlineExceeded, Resources, Unavailable, limits
 
 Show = Callable[[Resources], Awaitable[None]]
@@ -51,6 +52,13 @@ class Group:
 
     def end_call(self, call: str) -> None:
         self._controllers.unnest(self._path.name, call)
+
+    def used(self) -> Used:
+        memory = self._controllers.memory_used(self._path.name)
+        return read_used(self._path if self._version == 2 else None, self.processes(), memory)
+
+    async def count(self) -> int:
+        return len(self.processes())
 
     async def is_alone(self) -> bool:
         """Whether nothing lives in the session but its guest."""

@@ -30,6 +30,7 @@ class GuestLink:
     ) -> None:
         """`buffer` may be shared by all links of a loop: a message is parsed before the next one is read."""
         self.pid = pid
+        self.spawned = 0
         self._socket = end
         self._pidfd = pidfd
         self._on_end = on_end
@@ -98,6 +99,7 @@ class GuestLink:
                 next_step="make a new session",
             )
         self._sinks[process_id] = sink
+        self.spawned += 1
         try:
             with tracing.span("spawn", guest=str(self.pid), process=str(process_id)):
                 if plan.groups:

@@ -8,8 +8,9 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from sandlot.contracts.runtime import Hits
+from sandlot.contracts.runtime import Hits, Used
 from sandlot.host.runtimes.keeper import Keeper
+from sandlot.host.runtimes.usage import memory_of_sandbox, own_memory
 from sandlot.model import CapabilityNotSupported, DeadlineExceeded, Resources, Unavailable, limits
 
 _POLL_S = 0.002
@@ -50,6 +51,18 @@ class SandboxGroup:
         finally:
             for fd in fds:
                 os.close(fd)
+
+    def used(self) -> Used:
+        """Of the sandbox, its kernel included."""
+        if (counted := self._keeper.groups.controllers.memory_used(self._name)) is not None:
+            return self._group.used()._replace(memory_bytes=counted)
+        pids = self._group.processes()
+        return self._group.used()._replace(memory_bytes=own_memory(pids) + memory_of_sandbox(pids))
+
+    async def count(self) -> int:
+        if self._group.is_frozen():
+            raise Unavailable("a session that stands still cannot be asked for its processes", next_step="resume it")
+        return 1 + await self._link.count()
 
     def memory_used(self) -> int:
         """In bytes; what several of its processes share counts once."""
