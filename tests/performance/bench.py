@@ -28,6 +28,7 @@ from tests.performance.report import Report
 from tests.performance.sdk import measure_sdk
 from tests.performance.sessions import measure_burst, measure_create, measure_rate
 from tests.performance.templates import measure_templates
+from tests.performance.terminals import measure_metrics, measure_terminals
 from tests.performance.transfers import measure_transfers
 from tests.performance.turns import measure_turns
 from tests.performance.wire import measure_wire
@@ -38,6 +39,8 @@ PEERS = "peers"
 SECTIONS: Mapping[str, Callable[[Bench], Awaitable[None]]] = {
     "command": measure_command,
     "sdk": measure_sdk,
+    "terminals": measure_terminals,
+    "metrics": measure_metrics,
     "turns": measure_turns,
     "btrfs": measure_btrfs,
     "zfs": measure_zfs,

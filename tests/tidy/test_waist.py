@@ -8,7 +8,7 @@ import pytest
 
 import sandlot
 from sandlot.cli import verbs
-from sandlot.contracts import Code, Host, Metrics, Processes
+from sandlot.contracts import Code, Host, Processes
 
 SOURCE = Path(__file__).parents[2] / "src" / "sandlot"
 # Verb: method of the SDK, words of the command line.
@@ -34,6 +34,10 @@ FORMS: dict[str, tuple[str, str]] = {
     "write_terminal": ("AsyncPty.write", "attach"),
     "resize_terminal": ("AsyncPty.resize", "attach"),
     "kill_terminal": ("AsyncPty.kill", ""),
+    # metrics
+    "session_metrics": ("AsyncSandbox.metrics", ""),
+    "host_metrics": ("Client.ametrics", "top"),
+    "all_metrics": ("Client.asandbox_metrics", "top"),
     # tools
     "tools": ("AsyncTools.list", "tool ls"),
     "execute_tool": ("AsyncTools.call", "tool call"),
@@ -93,12 +97,13 @@ FORMS: dict[str, tuple[str, str]] = {
 # What has no form, and why. An entry that has got one is wrong.
 NO_COMMAND = {
     "kill_terminal": "whoever is at a terminal ends its program there; `attach` comes to it",
+    "session_metrics": "`top` tells what all of them use now; an hour of one is for programs",
     "warm_template": "guests wait as long as their engine runs, and a command ends its own: a setting has them",
 }
 # What the command line comes to by another name: of the session, of the engine, or through a function.
 NOT_BY_NAME = {"capabilities", "audit", "events"}
 # Nouns whose forms are being made: their verbs need no row yet, and may have one.
-TO_COME: tuple[type, ...] = (Processes, Code, Metrics)
+TO_COME: tuple[type, ...] = (Processes, Code)
 
 
 def verbs_of(contract: type) -> set[str]:
