@@ -76,6 +76,8 @@ async def serving(behave: Behave) -> AsyncGenerator[Server]:
             body = await reader.readexactly(length)
             server.requests.append(head)
             await behave(Conversation(len(server.requests), head, body, writer))
+            if "transfer-encoding: chunked" in head.lower():  # a line with unread bytes would be closed as broken
+                await reader.readuntil(b"0\r\n\r\n")
         except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
         finally:
