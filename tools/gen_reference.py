@@ -28,7 +28,7 @@ VALUES = (
     ("model/call.py", ("CallRecord", "CallResult", "CallState", "Stream")),
     ("model/file.py", ("FileInfo", "FileKind")),
     ("model/health.py", ("Health", "HealthStatus", "HealthReason", "HealthFailure", "PoolSpace", "Share")),
-    ("model/audit.py", ("Audit", "Finding", "FindingKind")),
+    ("model/examination.py", ("Examination", "Finding", "FindingKind")),
     ("model/network.py", ("NetworkPolicy", "NetworkMode")),
 )
 

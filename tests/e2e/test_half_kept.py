@@ -77,12 +77,12 @@ async def test_what_is_made_is_there_whole_or_not_at_all(settings: Settings, tmp
         kill_at(place, settings, root)
         host = build(settings)
         # Before anyone starts, what is half is told of, and nothing is changed.
-        told = [finding.name for finding in (await host.examine()).findings]
+        told = [finding.name for finding in (await host.examine_alone()).findings]
         half = hidden(settings.data / "imports") + hidden(settings.data / "lockers")
         assert [name.partition(":")[2] for name in told] == half, place
         async with build(settings) as host:
             assert hidden(settings.data / "imports") + hidden(settings.data / "lockers") == [], place
-            assert (await host.audit()).is_clean
+            assert (await host.examine()).is_clean
             if place.startswith("volume"):
                 names = [volume.name for volume in await host.list_volumes()]
                 assert names == (["v"] if THERE[place] else []), place
@@ -104,11 +104,11 @@ async def test_a_volume_that_is_gone_is_told(settings: Settings) -> None:
         await host.create_volume(VolumeSpec("v"))
         await host.create(SessionSpec(session_id="s", mounts=(Mount("v", "/v"),)))
         (settings.data / "lockers" / "v").rename(settings.data / "elsewhere")
-        [finding] = (await host.audit()).findings
+        [finding] = (await host.examine()).findings
         assert (finding.kind, finding.name, finding.repairable) == ("files missing", "s", False)
         assert "volume v" in finding.detail
         (settings.data / "elsewhere").rename(settings.data / "lockers" / "v")
         (settings.data / "lockers" / ".gone-x").mkdir()
-        [finding] = (await host.audit(repair=True)).findings
+        [finding] = (await host.examine(repair=True)).findings
         assert (finding.name, finding.mended) == ("lockers:.gone-x", True)
         await clean_up(host)

@@ -76,7 +76,7 @@ async def nothing_came(host: SandboxHostService, *, but: Sequence[str] = ("origi
     sessions = (await host.list(SessionFilter())).sessions
     assert [session.session_id for session in sessions] == [*but]
     async with asyncio.timeout(20):
-        while (await host.audit()).findings:  # noqa: ASYNC110 - many things, each with its own end
+        while (await host.examine()).findings:  # noqa: ASYNC110 - many things, each with its own end
             await asyncio.sleep(0.05)
 
 

@@ -200,7 +200,7 @@ async def test_two_tenants_and_an_operator(served: tuple[Server, KeyStore]) -> N
         with pytest.raises(SessionNotFound):
             await a.get("tenant-b.work")
         with pytest.raises(PermissionDenied):
-            await a.audit()
+            await a.examine()
         keys.set_limits("a", TenantLimits(sessions=1))
         with pytest.raises(MaxSessionsReached):
             await a.create(SessionSpec())

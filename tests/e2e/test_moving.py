@@ -191,7 +191,7 @@ async def make_branches(host: SandboxHostService, seed: int, storage: str = "aut
 
 async def no_leftovers(host: SandboxHostService) -> None:
     async with asyncio.timeout(20):
-        while (await host.audit()).findings:  # noqa: ASYNC110
+        while (await host.examine()).findings:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
 
 

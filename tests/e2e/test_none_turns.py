@@ -248,8 +248,8 @@ def test_an_engine_is_killed_in_between(place: str) -> None:
             assert _lives(pid)
             await sh(host, "s", "rm -f busy; until [ -e busy ]; do sleep 0.02; done")  # it goes on
         assert [turn.number for turn in await host.turns("s")] == [1]
-        audit = await host.audit()
-        assert audit.findings == ()
+        found = await host.examine()
+        assert found.findings == ()
         await clean_up(host)
 
     with own_folder() as folder:

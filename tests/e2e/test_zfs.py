@@ -161,7 +161,7 @@ async def test_a_lost_journal_is_written_again(zfs_settings: Settings) -> None:
         assert (await host.list(SessionFilter())).sessions == ()
         with pytest.raises(Unavailable, match=r"kept.*--rebuild"):
             await host.create(SessionSpec())
-    found = await build(zfs_settings).examine(repair=True)
+    found = await build(zfs_settings).examine_alone(repair=True)
     assert [(finding.kind, finding.mended) for finding in found.findings] == [(FindingKind.JOURNAL, False)]
     words = [sys.executable, "-m", "sandlot", "--data-dir", str(data), "doctor", "--storage", "--rebuild"]
     ran = await asyncio.to_thread(subprocess.run, words, capture_output=True, text=True, check=False, timeout=100)
@@ -179,7 +179,7 @@ async def test_a_lost_journal_is_written_again(zfs_settings: Settings) -> None:
         assert (await host.turn_complete(TurnRequest("kept"))).number == 3
         await host.recover(child)
         assert await sh(host, child, "cat a") == "two\n"
-        assert (await host.audit()).findings == ()
+        assert (await host.examine()).findings == ()
         await clean_up(host)
     assert left(data) == []
 

@@ -32,7 +32,7 @@ async def judge(data: Path, known: Acknowledged) -> list[str]:
             for session_id, one in seen.items():
                 problems += await _try_session(host, session_id, known, one)
             problems += await _work(host)
-        problems += audit(data)
+        problems += examine(data)
     except SandlotError as error:
         problems.append(f"{type(error).__name__}: {error}")
     finally:
@@ -95,7 +95,7 @@ async def _work(host: SandboxHostService) -> list[str]:
     return [] if held == [b"1\n", b"1\n"] else [f"new sessions hold {held}"]
 
 
-def audit(data: Path) -> list[str]:
+def examine(data: Path) -> list[str]:
     """With no engine there: what the journal names is what lies on the disk, and nothing else does."""
     with sqlite3.connect(data / "journal.db") as db:
         wrong = [f"the journal: {row[0]}" for row in db.execute("PRAGMA integrity_check") if row[0] != "ok"]

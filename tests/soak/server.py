@@ -109,8 +109,8 @@ async def soak(data: Path, seconds: float, kill_every_s: float, seed: int, each:
             await watching
             left = [session.session_id for session in (await host.list(SessionFilter())).sessions]
             tally.need(left == [], f"sessions that nobody has: {left}")
-            audit = await host.audit()
-            tally.need(audit.is_clean, f"what nobody needs: {audit.findings}")
+            found = await host.examine()
+            tally.need(found.is_clean, f"what nobody needs: {found.findings}")
         tally.need(lives.stop() == 0, "the server did not end in order")
         tally.need("Traceback" not in lives.log, f"the server says: {lives.log[-2000:]}")
     finally:

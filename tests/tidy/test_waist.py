@@ -90,7 +90,7 @@ FORMS: dict[str, tuple[str, str]] = {
     "remove_volume": ("AsyncVolume.remove", "volume rm"),
     # upkeep
     "health": ("Client.ahealth", "health"),
-    "audit": ("Client.aaudit", "doctor"),
+    "examine": ("Client.aexamine", "doctor"),
     "recover": ("AsyncSandbox.recover", "recover"),
     "events": ("AsyncSandbox.events", "events"),
 }
@@ -101,7 +101,7 @@ NO_COMMAND = {
     "warm_template": "guests wait as long as their engine runs, and a command ends its own: a setting has them",
 }
 # What the command line comes to by another name: of the session, of the engine, or through a function.
-NOT_BY_NAME = {"capabilities", "audit", "events"}
+NOT_BY_NAME = {"capabilities", "examine", "events"}
 # Nouns whose forms are being made: their verbs need no row yet, and may have one.
 TO_COME: tuple[type, ...] = (Processes, Code)
 

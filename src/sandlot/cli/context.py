@@ -16,9 +16,9 @@ from sandlot.config.remote import Remote, load_remote
 from sandlot.config.settings import Settings, load
 from sandlot.contracts import Host, Storage
 from sandlot.model import (
-    Audit,
     Capability,
     DataDirectoryHeld,
+    Examination,
     InvalidArgument,
     Probe,
     SessionInfo,
@@ -36,7 +36,7 @@ class Engine(Host, Protocol):
 
     async def close(self) -> None: ...
 
-    async def examine(self, *, repair: bool = False) -> Audit: ...
+    async def examine_alone(self, *, repair: bool = False) -> Examination: ...
 
     async def rebuild(self) -> Sequence[SessionInfo]: ...
 

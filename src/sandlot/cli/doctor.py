@@ -15,9 +15,9 @@ from contextlib import asynccontextmanager
 from itertools import groupby
 from pathlib import Path
 
-from sandlot.cli.audit import audit, rebuild
 from sandlot.cli.checks import Check, Section, Verdict
 from sandlot.cli.context import Context, Engine
+from sandlot.cli.examination import examine, rebuild
 from sandlot.cli.machine import look, nearest
 from sandlot.cli.screen import Screen, decoded, printable
 from sandlot.model import (
@@ -64,7 +64,7 @@ async def run(context: Context) -> int:
             raise InvalidArgument("--rebuild is for --storage alone", next_step="give both, without --repair")
         return await rebuild(context)
     if context.args.storage:
-        return await audit(context, repair=context.args.repair)
+        return await examine(context, repair=context.args.repair)
     if context.args.repair:
         raise InvalidArgument("--repair is for --storage", next_step="give both")
     checks = await asyncio.to_thread(lambda: list(look(context.settings)))

@@ -184,10 +184,10 @@ async def health_has_figures(stage: Stage) -> None:
     expect(during.uptime_s >= before.uptime_s, "its time goes backwards")
 
 
-async def an_audit_answers(stage: Stage) -> None:
+async def an_examination_answers(stage: Stage) -> None:
     """It has seen the sessions that are there, and changes nothing."""
-    audit = await stage.host.audit()
-    expect(audit.sessions >= 1, "an audit did not see a session that is there")
+    found = await stage.host.examine()
+    expect(found.sessions >= 1, "an examination did not see a session that is there")
     equal((await stage.sh("echo on")).text, "on")
 
 
@@ -281,7 +281,7 @@ REST_CHECKS: tuple[Check[Stage], ...] = (
     Check(pauses_are_told, (Capability.PAUSE,)),
     Check(an_offset_that_was_never_given_is_refused),
     Check(health_has_figures),
-    Check(an_audit_answers),
+    Check(an_examination_answers),
     Check(capabilities_are_names_that_everyone_knows),
     Check(a_template_that_is_none_is_not_found),
     Check(volumes_have_names),

@@ -373,8 +373,8 @@ async def nothing_is_left_behind(stage: Stage) -> None:
     await back(stage, shot, keep=False)
     for one in (children[0], stage, children[1]):
         await stage.host.destroy(one.session.session_id)
-    audit = await stage.host.audit()
-    equal([finding for finding in audit.findings if "files" in finding.kind], list[Finding]())
+    found = await stage.host.examine()
+    equal([finding for finding in found.findings if "files" in finding.kind], list[Finding]())
 
 
 # ---- limits --------------------------------------------------------------------------------------------------------

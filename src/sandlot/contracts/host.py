@@ -10,7 +10,6 @@ from sandlot.contracts.processes import Processes
 from sandlot.contracts.terminals import Terminals
 from sandlot.contracts.tool_stream import ToolStream
 from sandlot.model import (
-    Audit,
     CallEvent,
     CallRecord,
     CallRequest,
@@ -20,6 +19,7 @@ from sandlot.model import (
     DiffRequest,
     Event,
     EventFilter,
+    Examination,
     ExportRequest,
     ForkRequest,
     Health,
@@ -276,7 +276,7 @@ class Upkeep(Protocol):
         """How the host is, found out anew. Always answers; what cannot be found out in time is a reason."""
         ...
 
-    async def audit(self, *, repair: bool = False) -> Audit:
+    async def examine(self, *, repair: bool = False) -> Examination:
         """Whether the journal and the machine say the same. A repair removes what carries our mark and nobody needs,
         and nothing else."""
         ...

@@ -28,7 +28,6 @@ from sandlot.fakes.wishes import check_wishes
 from sandlot.model import (
     AUTO,
     BUILTIN,
-    Audit,
     CallNotFound,
     CallRecord,
     CallRequest,
@@ -38,6 +37,7 @@ from sandlot.model import (
     Event,
     EventFilter,
     EventKind,
+    Examination,
     ExportRequest,
     FileConflict,
     FileKind,
@@ -413,9 +413,9 @@ class FakeHost:
             self._sessions_max,
         )
 
-    async def audit(self, *, repair: bool = False) -> Audit:
+    async def examine(self, *, repair: bool = False) -> Examination:
         del repair  # there is nothing beside the sessions that could be wrong
-        return Audit(len(self._sessions), ())
+        return Examination(len(self._sessions), ())
 
     async def capabilities(self) -> frozenset[Capability]:
         return CAPABILITIES

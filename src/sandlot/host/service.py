@@ -11,12 +11,12 @@ from sandlot.contracts.host import ExportStream
 from sandlot.contracts.storage import Storage
 from sandlot.contracts.tool_stream import ToolStream
 from sandlot.host.asides import Asides
-from sandlot.host.audit import Auditor
 from sandlot.host.background import Background
 from sandlot.host.call_verbs import CallVerbs
 from sandlot.host.choices import Choices, session_capabilities
 from sandlot.host.duties import Duties
 from sandlot.host.events import Events
+from sandlot.host.examining import Examiner
 from sandlot.host.exporting import Exporting
 from sandlot.host.file_verbs import FileVerbs
 from sandlot.host.forks import Forks
@@ -41,12 +41,12 @@ from sandlot.host.tool_calls import ToolCalls
 from sandlot.host.tool_rows import ToolRows
 from sandlot.host.turns import Turns
 from sandlot.model import (
-    Audit,
     Capability,
     Change,
     DiffRequest,
     Event,
     EventFilter,
+    Examination,
     ExportRequest,
     ForkRequest,
     Health,
@@ -104,7 +104,7 @@ class SandboxHostService:
         self._recovery = Recovery(self._lifecycle, parts, self._outputs, sleeping)
         changing = self._is_changing
         at_work, notes = self._lifecycle.volumes_at_work, self._lifecycle.notes
-        self._auditor = Auditor(parts, settings.data, self._outputs, at_work, changing, notes)
+        self._examiner = Examiner(parts, settings.data, self._outputs, at_work, changing, notes)
         self._pausing = Pausing(self._lifecycle, parts, sleeping, settings.pause_drain_s)
         self._duties = Duties(self._lifecycle, parts, self._pausing)
         self._asides = asides = Asides(settings.data / "asides")
@@ -285,12 +285,12 @@ class SandboxHostService:
     async def health(self) -> Health:
         return await self._monitor.health()
 
-    async def audit(self, *, repair: bool = False) -> Audit:
-        return await self._auditor.audit(repair=repair)
+    async def examine(self, *, repair: bool = False) -> Examination:
+        return await self._examiner.examine(repair=repair)
 
-    async def examine(self, *, repair: bool = False) -> Audit:
-        """An audit instead of a start: nothing is taken over, and nothing is changed unless a repair is asked for.
-        Raises DataDirectoryHeld, NotFound when there is no journal."""
+    async def examine_alone(self, *, repair: bool = False) -> Examination:
+        """Instead of a start: nothing is taken over, and nothing is changed unless a repair is asked for. Raises
+        DataDirectoryHeld, NotFound when there is no journal."""
         if not (self._settings.data / "journal.db").is_file():
             step = f"give another with --data-dir; where it was lost, {REBUILD}"
             raise NotFound(f"{self._settings.data} has no journal", next_step=step)
@@ -302,7 +302,7 @@ class SandboxHostService:
                     if storage.was_used():
                         await self._parts.storages.attach(name)
             await self._parts.keeper.peek()
-            return await self._auditor.audit(repair=repair)
+            return await self._examiner.examine(repair=repair)
         finally:
             await self._parts.keeper.close()
             await self._journal.close()

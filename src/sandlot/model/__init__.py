@@ -1,10 +1,5 @@
 """The nouns: frozen values, pure functions, the error tree, every default limit."""
 
-from sandlot.model.audit import (
-    Audit,
-    Finding,
-    FindingKind,
-)
 from sandlot.model.call import (
     CallEvent,
     CallOutput,
@@ -91,6 +86,11 @@ from sandlot.model.event import (
     Event,
     EventFilter,
     EventKind,
+)
+from sandlot.model.examination import (
+    Examination,
+    Finding,
+    FindingKind,
 )
 from sandlot.model.file import (
     ATTRIBUTE_PREFIX,
@@ -305,7 +305,6 @@ __all__ = [
     "AllowedMount",
     "AttributesGet",
     "AttributesSet",
-    "Audit",
     "Block",
     "CallEvent",
     "CallNotFound",
@@ -343,6 +342,7 @@ __all__ = [
     "Event",
     "EventFilter",
     "EventKind",
+    "Examination",
     "ExportRequest",
     "ExposeRequest",
     "ExposedPort",

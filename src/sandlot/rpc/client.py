@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from sandlot.model import (
-    Audit,
     CallRecord,
     CallRequest,
     Capability,
@@ -15,6 +14,7 @@ from sandlot.model import (
     DiffRequest,
     Event,
     EventFilter,
+    Examination,
     ExportRequest,
     ForkRequest,
     Health,
@@ -257,8 +257,8 @@ class HostClient:
     async def health(self) -> Health:
         return await self._ask.named("HealthCheck")
 
-    async def audit(self, *, repair: bool = False) -> Audit:
-        return await self._ask.named("AuditHost", repair=repair)
+    async def examine(self, *, repair: bool = False) -> Examination:
+        return await self._ask.named("ExamineHost", repair=repair)
 
     async def recover(self, session_id: str) -> SessionInfo:
         return await self._ask.named("RecoverSession", session_id=session_id)

@@ -54,7 +54,7 @@ VERBS: Mapping[str, str] = {
     "RemoveVolume": "remove_volume",
     "HealthCheck": "health",
     "GetCapabilities": "capabilities",
-    "AuditHost": "audit",
+    "ExamineHost": "examine",
     "LaunchProcess": "launch_process",
     "ListProcesses": "list_processes",
     "GetProcessStatus": "process_status",

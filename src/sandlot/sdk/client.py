@@ -10,7 +10,7 @@ from sandlot import registry
 from sandlot.config.remote import load_remote
 from sandlot.contracts import CustomTool, Host
 from sandlot.model import (
-    Audit,
+    Examination,
     Health,
     HostSample,
     InvalidArgument,
@@ -119,13 +119,13 @@ class Client:
         """The same, for who does not wait on a loop."""
         return self.portal.run(self._health())
 
-    async def aaudit(self, *, repair: bool = False) -> Audit:
+    async def aexamine(self, *, repair: bool = False) -> Examination:
         """Whether the journal and the machine say the same. A repair removes what is ours and nobody needs."""
-        return await self.run(self._audit(repair))
+        return await self.run(self._examine(repair))
 
-    def audit(self, *, repair: bool = False) -> Audit:
+    def examine(self, *, repair: bool = False) -> Examination:
         """The same, for who does not wait on a loop."""
-        return self.portal.run(self._audit(repair))
+        return self.portal.run(self._examine(repair))
 
     async def ametrics(self, *, since: float = 0.0, limit: int = limits.SAMPLES_KEPT) -> list[HostSample]:
         """What the machine used in the last hour, oldest first; the last one is of now."""
@@ -149,8 +149,8 @@ class Client:
     async def _all_metrics(self) -> list[SessionSample]:
         return [*await (await self.host()).all_metrics()]
 
-    async def _audit(self, repair: bool) -> Audit:
-        return await (await self.host()).audit(repair=repair)
+    async def _examine(self, repair: bool) -> Examination:
+        return await (await self.host()).examine(repair=repair)
 
     async def _health(self) -> Health:
         return await (await self.host()).health()

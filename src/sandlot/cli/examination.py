@@ -5,12 +5,12 @@ import dataclasses
 from sandlot import registry
 from sandlot.cli.context import Build, Context
 from sandlot.cli.screen import printable
-from sandlot.model import Audit
+from sandlot.model import Examination
 
 
-async def audit(context: Context, *, repair: bool) -> int:
+async def examine(context: Context, *, repair: bool) -> int:
     build: Build = registry.load("host", "engine")
-    found = await build(context.settings, context.progress).examine(repair=repair)
+    found = await build(context.settings, context.progress).examine_alone(repair=repair)
     if context.screen.as_json:
         context.screen.json(dataclasses.asdict(found) | {"is_clean": found.is_clean})
     else:
@@ -31,7 +31,7 @@ async def rebuild(context: Context) -> int:
     return 0
 
 
-def _show(context: Context, found: Audit) -> None:
+def _show(context: Context, found: Examination) -> None:
     screen = context.screen
     for finding in found.findings:
         word = screen.mark("mended", "ok") if finding.mended else screen.mark("found", "missing")

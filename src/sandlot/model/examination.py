@@ -1,4 +1,4 @@
-"""What an audit finds: the journal and the machine do not say the same."""
+"""What an examination finds: the journal and the machine do not say the same."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -27,7 +27,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Audit:
+class Examination:
     sessions: int  # that the journal knows
     findings: tuple[Finding, ...]
 

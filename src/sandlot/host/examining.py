@@ -17,7 +17,7 @@ from sandlot.host.output import remove_outputs
 from sandlot.host.parts import HostParts
 from sandlot.host.removal import remove_tree
 from sandlot.host.wishes import Wishes
-from sandlot.model import Audit, Finding, FindingKind, SandlotError, SessionState
+from sandlot.model import Examination, Finding, FindingKind, SandlotError, SessionState
 
 _LOOK_AGAIN_S = 0.3
 _OF_USERS = ("imports", "lockers")  # folders whose entries have a name when they are whole
@@ -34,7 +34,7 @@ class _World:
     guests: frozenset[str]
 
 
-class Auditor:
+class Examiner:
     def __init__(
         self,
         parts: HostParts,
@@ -54,7 +54,7 @@ class Auditor:
         self._is_changing = is_changing
         self._notes = notes
 
-    async def audit(self, *, repair: bool) -> Audit:
+    async def examine(self, *, repair: bool) -> Examination:
         rows, found = await self._look()
         if found:
             # Someone may have been in the middle of something; what is wrong is wrong a moment later too.
@@ -68,7 +68,7 @@ class Auditor:
             rows, after = await self._look()
             left = {(finding.kind, finding.name) for finding in after}
             found = [replace(finding, mended=(finding.kind, finding.name) not in left) for finding in found]
-        return Audit(len(rows), tuple(found))
+        return Examination(len(rows), tuple(found))
 
     async def _look(self) -> tuple[Sequence[SessionRow], list[Finding]]:
         rows = await self._parts.journal.rows()

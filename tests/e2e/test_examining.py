@@ -38,20 +38,20 @@ async def test_a_world_in_order_is_told_so(settings: Settings) -> None:
         await host.create(SessionSpec(session_id="a"))
         await run(host, CallRequest("a", ("sh", "-c", "echo one > file")))
         await host.turn_complete(TurnRequest("a"))
-        audit = await host.audit()
-        assert (audit.sessions, audit.findings, audit.is_clean) == (1, (), True)
+        found = await host.examine()
+        assert (found.sessions, found.findings, found.is_clean) == (1, (), True)
     report = sandlot.json("doctor", "--storage")
     assert (report["sessions"], report["findings"], report["is_clean"]) == (1, [], True)
     assert sandlot("doctor", "--storage").returncode == 0
     assert sandlot("doctor", "--repair").returncode == 2
     async with Client(data_dir=settings.data) as client:
-        assert (await client.aaudit(repair=True)).findings == ()
+        assert (await client.aexamine(repair=True)).findings == ()
     async with build(settings) as host:
         assert (await run(host, CallRequest("a", ("cat", "file")))).stdout == b"one\n"
         await clean_up(host)
 
 
-async def test_an_audit_beside_work_finds_nothing(settings: Settings) -> None:
+async def test_an_examination_beside_work_finds_nothing(settings: Settings) -> None:
     """Sessions come and go, and what is half made is not taken for a leftover."""
     async with build(settings) as host:
 
@@ -65,8 +65,8 @@ async def test_an_audit_beside_work_finds_nothing(settings: Settings) -> None:
 
         working = asyncio.gather(*(work(number) for number in range(3)))
         while not working.done():
-            audit = await host.audit(repair=True)
-            assert [f for f in audit.findings if f.kind is not FindingKind.UNFINISHED] == []
+            found = await host.examine(repair=True)
+            assert [f for f in found.findings if f.kind is not FindingKind.UNFINISHED] == []
         await working
 
 
@@ -124,7 +124,7 @@ async def test_every_difference_is_told_and_only_ours_is_mended(settings: Settin
         await host.recover("gone")
         for name in ("gone", "lacks", "begun", "whole"):
             assert (await run(host, CallRequest(name, ("cat", "file")))).stdout == f"{name}\n".encode()
-        assert (await host.audit()).findings == ()
+        assert (await host.examine()).findings == ()
         await clean_up(host)
 
 
