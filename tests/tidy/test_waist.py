@@ -8,7 +8,7 @@ import pytest
 
 import sandlot
 from sandlot.cli import verbs
-from sandlot.contracts import Code, Host, Processes
+from sandlot.contracts import Code, Host, Ports, Processes
 
 SOURCE = Path(__file__).parents[2] / "src" / "sandlot"
 # Verb: method of the SDK, words of the command line.
@@ -103,7 +103,7 @@ NO_COMMAND = {
 # What the command line comes to by another name: of the session, of the engine, or through a function.
 NOT_BY_NAME = {"capabilities", "examine", "events"}
 # Nouns whose forms are being made: their verbs need no row yet, and may have one.
-TO_COME: tuple[type, ...] = (Processes, Code)
+TO_COME: tuple[type, ...] = (Processes, Ports, Code)
 
 
 def verbs_of(contract: type) -> set[str]:

@@ -10,6 +10,7 @@ from sandlot.conformance.file_stage import FileStage
 from sandlot.conformance.files import FILE_CHECKS, conform_files
 from sandlot.conformance.host import HOST_CHECKS, conform_host
 from sandlot.conformance.metrics import METRICS_CHECKS, conform_metrics
+from sandlot.conformance.ports import PORT_CHECKS, conform_ports
 from sandlot.conformance.processes import PROCESS_CHECKS, conform_processes
 from sandlot.conformance.provisioner import PROVISIONER_CHECKS, ProvisionerStage, conform_provisioner
 from sandlot.conformance.runtime import RUNTIME_CHECKS, RUNTIME_DEVIATIONS
@@ -26,6 +27,7 @@ __all__ = [
     "FILE_CHECKS",
     "HOST_CHECKS",
     "METRICS_CHECKS",
+    "PORT_CHECKS",
     "PROCESS_CHECKS",
     "PROVISIONER_CHECKS",
     "RUNTIME_CHECKS",
@@ -57,6 +59,7 @@ __all__ = [
     "conform_files",
     "conform_host",
     "conform_metrics",
+    "conform_ports",
     "conform_processes",
     "conform_provisioner",
     "conform_storage",

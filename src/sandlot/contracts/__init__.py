@@ -21,6 +21,7 @@ from sandlot.contracts.host import (
     Upkeep,
 )
 from sandlot.contracts.metrics import Metrics
+from sandlot.contracts.ports import Ports, PortStream
 from sandlot.contracts.processes import Processes
 from sandlot.contracts.provision import (
     InstanceProvisioner,
@@ -83,6 +84,8 @@ __all__ = [
     "Notebook",
     "OnProgress",
     "Points",
+    "PortStream",
+    "Ports",
     "ProcessEnd",
     "ProcessSink",
     "Processes",

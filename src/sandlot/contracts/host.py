@@ -6,6 +6,7 @@ from typing import Protocol
 
 from sandlot.contracts.files import Files
 from sandlot.contracts.metrics import Metrics
+from sandlot.contracts.ports import Ports
 from sandlot.contracts.processes import Processes
 from sandlot.contracts.terminals import Terminals
 from sandlot.contracts.tool_stream import ToolStream
@@ -366,6 +367,7 @@ class Host(
     Sessions,
     Calls,
     Processes,
+    Ports,
     Terminals,
     Tools,
     Files,

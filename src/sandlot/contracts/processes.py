@@ -1,10 +1,10 @@
-"""Programs that live longer than a call, and the ports that reach them from outside."""
+"""Programs that live longer than a call."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-from sandlot.model import ExposedPort, ExposeRequest, Process, ProcessLogs, ProcessOutput, ProcessSpec, ProcessState
+from sandlot.model import Process, ProcessLogs, ProcessOutput, ProcessSpec, ProcessState
 
 
 class Processes(Protocol):
@@ -77,23 +77,4 @@ class Processes(Protocol):
         Raises ProcessNotFound, DeadlineExceeded, Unavailable when the engine is closed or the session goes; StartFailed
         when it ended, or its time to be ready did, before it was ready.
         """
-        ...
-
-    async def expose_port(self, request: ExposeRequest) -> ExposedPort:
-        """An address on the host that reaches the port of this session, also where the program listens on 127.0.0.1
-        inside. It stays until `unexpose_port` or the end of the session, also without an engine between two of them. A
-        port that is exposed already is told as it is.
-
-        Raises CapabilityNotSupported, Conflict when the port of the host is taken, LimitReached, SessionDestroying,
-        SessionFailed, Unavailable.
-        """
-        ...
-
-    async def list_ports(self, session_id: str) -> Sequence[ExposedPort]:
-        """Those of processes included, by their number."""
-        ...
-
-    async def unexpose_port(self, session_id: str, port: int) -> None:
-        """Connections through it end. Raises NotFound when it is not exposed, Conflict when it is the port of a process
-        that has not ended."""
         ...

@@ -1,5 +1,6 @@
 """How a session's processes are contained, and the small program inside that starts them."""
 
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -269,6 +270,11 @@ class Runtime(Protocol):
         heard; `on_end` is not called. Raises CapabilityNotSupported, LimitReached when the disk has no room,
         InvalidState when something in it cannot be kept, DeadlineExceeded, Unavailable; then the guest goes on, or is
         gone if that turned out halfway: `Guest.is_alive` tells."""
+        ...
+
+    async def dial(self, name: str, guest: Guest, port: int) -> socket.socket | None:
+        """A connection to whoever listens on a port of the session, which does not block; None where only the guest
+        can have one. Raises NotFound when nobody does, DeadlineExceeded, LimitReached, Unavailable."""
         ...
 
     async def stop(self, name: str) -> None:

@@ -17,6 +17,7 @@ from sandlot.fakes.calls import FakeCall, FakeStream, Program, check_call
 from sandlot.fakes.files import FakeFiles
 from sandlot.fakes.history import FakeHistory
 from sandlot.fakes.metrics import FakeMetrics
+from sandlot.fakes.ports import FakePorts
 from sandlot.fakes.processes import FakeProcesses
 from sandlot.fakes.programs import PROGRAMS
 from sandlot.fakes.session import NAME, FakeSession
@@ -127,8 +128,9 @@ class FakeHost:
         self.write_process_stdin = processes.write_process_stdin
         self.close_process_stdin = processes.close_process_stdin
         self.kill_process, self.wait_process = processes.kill_process, processes.wait_process
-        self.expose_port, self.list_ports = processes.expose_port, processes.list_ports
-        self.unexpose_port = processes.unexpose_port
+        ports = FakePorts(self._find)
+        self.expose_port, self.list_ports = ports.expose_port, ports.list_ports
+        self.unexpose_port, self.connect_port = ports.unexpose_port, ports.connect_port
         metrics = FakeMetrics(self._find, self._sessions.values)
         self.session_metrics, self.host_metrics = metrics.session_metrics, metrics.host_metrics
         self.all_metrics = metrics.all_metrics

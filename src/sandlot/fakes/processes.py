@@ -1,4 +1,4 @@
-"""The verbs of managed processes, on processes in memory. Nobody listens on a port there."""
+"""The verbs of managed processes, on processes in memory."""
 
 import asyncio
 import secrets
@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from contextlib import asynccontextmanager
 
 from sandlot.fakes.calls import FakeCall
+from sandlot.fakes.ports import no_ports
 from sandlot.fakes.process import FakeProcess
 from sandlot.fakes.session import FakeSession
 from sandlot.model import (
@@ -13,12 +14,9 @@ from sandlot.model import (
     CapabilityNotSupported,
     Conflict,
     DeadlineExceeded,
-    ExposedPort,
-    ExposeRequest,
     InvalidArgument,
     InvalidState,
     LimitReached,
-    NotFound,
     Process,
     ProcessLogs,
     ProcessNotFound,
@@ -69,7 +67,7 @@ class FakeProcesses:
             return known.told()
         session.check_use()
         if spec.port is not None:
-            raise _no_ports()
+            raise no_ports()
         if spec.ready.kind in (ReadyKind.PORT, ReadyKind.HTTP):
             raise CapabilityNotSupported("nobody listens in the fake", next_step="wait for a text in the log")
         living = [each for each in session.processes.values() if not each.is_over]
@@ -159,21 +157,3 @@ class FakeProcesses:
             if not deadline.expired():
                 raise
             raise DeadlineExceeded(f"process {process_id} was not {until} in {timeout_s} s") from None
-
-    # ---- ports -------------------------------------------------------------------------------------------------
-
-    async def expose_port(self, request: ExposeRequest) -> ExposedPort:
-        self._find(request.session_id)
-        raise _no_ports()
-
-    async def list_ports(self, session_id: str) -> Sequence[ExposedPort]:
-        self._find(session_id)
-        return []
-
-    async def unexpose_port(self, session_id: str, port: int) -> None:
-        self._find(session_id)
-        raise NotFound(f"port {port} is not exposed", session_id=session_id)
-
-
-def _no_ports() -> CapabilityNotSupported:
-    return CapabilityNotSupported("nobody listens in the fake", next_step="use a real host", capability="ports")

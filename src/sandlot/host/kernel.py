@@ -24,6 +24,7 @@ _SETGROUPS = {"x86_64": 116, "aarch64": 159}
 _RENAME_NOREPLACE = 1
 _AT_EMPTY_PATH = 0x1000
 _CLONE_FS = 0x200
+_CLONE_NEWNET = 0x40000000
 _CAPABILITY_VERSION = 0x20080522
 _EAGAIN_ATTEMPTS = 128  # the kernel asks to look again when someone renames meanwhile
 
@@ -161,6 +162,13 @@ def sync_filesystem(path: str | os.PathLike[str]) -> None:
             raise OSError(ctypes.get_errno(), "syncfs")
     finally:
         os.close(fd)
+
+
+def enter_network(namespace: int) -> None:
+    """Move the calling thread, and no other, into the network that a descriptor stands for. Raises OSError."""
+    if _libc().setns(namespace, _CLONE_NEWNET) < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), "setns")
 
 
 def unmount(path: str, *, lazy: bool = True) -> None:

@@ -14,13 +14,9 @@ from sandlot.host.processes import ManagedProcess
 from sandlot.host.session import Session
 from sandlot.model import (
     Capability,
-    CapabilityNotSupported,
     DeadlineExceeded,
-    ExposedPort,
-    ExposeRequest,
     InvalidArgument,
     InvalidState,
-    NotFound,
     Process,
     ProcessLogs,
     ProcessOutput,
@@ -196,21 +192,3 @@ class ProcessVerbs:
                 next_step="wait longer",
                 process_id=process_id,
             ) from None
-
-    # ---- ports -------------------------------------------------------------------------------------------------
-
-    async def expose_port(self, request: ExposeRequest) -> ExposedPort:
-        session = self._find(request.session_id)
-        raise CapabilityNotSupported(
-            f"the runtime {session.row.runtime} exposes no ports",
-            capability=Capability.PORTS,
-            session_id=request.session_id,
-        )
-
-    async def list_ports(self, session_id: str) -> Sequence[ExposedPort]:
-        self._find(session_id)
-        return ()
-
-    async def unexpose_port(self, session_id: str, port: int) -> None:
-        self._find(session_id)
-        raise NotFound(f"port {port} of session {session_id} is not exposed", session_id=session_id)

@@ -30,6 +30,7 @@ from sandlot.host.moving import Moving
 from sandlot.host.notes import REBUILD
 from sandlot.host.parts import HostParts, HostSettings
 from sandlot.host.pausing import Pausing
+from sandlot.host.port_verbs import PortVerbs
 from sandlot.host.process_rows import ProcessRows
 from sandlot.host.process_table import ProcessTables
 from sandlot.host.process_verbs import ProcessVerbs
@@ -122,26 +123,24 @@ class SandboxHostService:
         self._turns = Turns(
             self._lifecycle, parts, self._background, sleeping, settings.turns_kept, settings.snapshot_prefix
         )
-        calls = CallVerbs(
-            self._lifecycle.find, self._duties.ready, self._lifecycle.check_open, parts.journal, self._turns
-        )
+        asked = (self._lifecycle.find, self._duties.ready, self._lifecycle.check_open)
+        calls = CallVerbs(*asked, parts.journal, self._turns)
         self.call, self.attach, self.calls = calls.call, calls.attach, calls.calls
-        terminals = TerminalVerbs(self._lifecycle.find, self._duties.ready, self._lifecycle.check_open, parts.journal)
+        terminals = TerminalVerbs(*asked, parts.journal)
         self.open_terminal, self.get_terminal, self.terminals = terminals.open, terminals.get, terminals.all
         self.attach_terminal, self.write_terminal = terminals.attach, terminals.write
         self.resize_terminal, self.kill_terminal = terminals.resize, terminals.kill
         self._processes = ProcessTables(rows := ProcessRows(parts.journal), self._background)
         self._lifecycle.on_session = self._processes.attach
-        processes = ProcessVerbs(
-            self._lifecycle.find, self._duties.ready, self._lifecycle.check_open, self._processes, rows
-        )
+        processes = ProcessVerbs(*asked, self._processes, rows)
         self.launch_process, self.list_processes = processes.launch_process, processes.list_processes
         self.process_status, self.process_logs = processes.process_status, processes.process_logs
         self.write_process_stdin = processes.write_process_stdin
         self.close_process_stdin = processes.close_process_stdin
         self.kill_process, self.wait_process = processes.kill_process, processes.wait_process
-        self.expose_port, self.list_ports = processes.expose_port, processes.list_ports
-        self.unexpose_port = processes.unexpose_port
+        ports = PortVerbs(*asked, parts.runtimes)
+        self.expose_port, self.list_ports = ports.expose_port, ports.list_ports
+        self.unexpose_port, self.connect_port = ports.unexpose_port, ports.connect_port
         self.meter = meter = Metrics(settings.data, self._lifecycle, parts)
         self.session_metrics, self.host_metrics, self.all_metrics = meter.of_session, meter.of_host, meter.of_all
         self._tools = tools = ToolCalls(

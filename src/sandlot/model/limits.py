@@ -111,6 +111,7 @@ BACKOFF_S_LONGEST = 60.0  # however often it failed, unless it asks for longer
 BACKOFF_FORGIVEN_S = 60.0  # a run of this length makes the restarts before it forgotten
 PORTS_MAX = 64  # exposed, of one session
 CONNECTIONS_MAX = 512  # through one exposed port at a time; who comes then is turned away
+CONNECTIONS_DIALLED_MAX = 8192  # to the ports of one session at a time, through this program
 CONNECT_DEADLINE_S = 5.0  # for whoever listens inside to take a connection
 HALF_CLOSED_S = 300.0  # without a byte, of a connection whose one side has ended
 TERMINAL_WINDOW_BYTES = MIB  # of a terminal's output that can be read again

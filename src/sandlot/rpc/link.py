@@ -34,7 +34,9 @@ REPEATABLE = frozenset(
 # When it was done before the cut, there is nothing left that it could be done to.
 GONE_IS_DONE = frozenset({"DestroySession", "DeleteSnapshot", "RemoveVolume", "UnexposePort", "DeleteContext"})
 # They take as long as something else takes.
-_WAITS = frozenset({"WaitCall", "WaitProcess", "ExecuteTool", "WriteStdin", "WriteProcessStdin", "WriteTerminal"})
+_WAITS = frozenset(
+    {"WaitCall", "WaitProcess", "ExecuteTool", "WriteStdin", "WriteProcessStdin", "WriteTerminal", "WritePort"}
+)
 
 
 class Incoming:

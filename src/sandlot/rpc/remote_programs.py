@@ -32,6 +32,7 @@ from sandlot.rpc.convert import from_message, to_message
 from sandlot.rpc.gen.sandlot.v1 import processes_pb
 from sandlot.rpc.link import follow
 from sandlot.rpc.messages import AnyMessage
+from sandlot.rpc.ports import RemotePort
 from sandlot.rpc.remote import RemoteCode, RemoteTerminal
 
 
@@ -100,6 +101,15 @@ class RemotePrograms:
             yield told()
         finally:
             incoming.close()
+
+    @asynccontextmanager
+    async def connect_port(self, session_id: str, port: int) -> AsyncGenerator[RemotePort]:
+        stream = RemotePort(self._ask.link, session_id, port)
+        await stream.enter()
+        try:
+            yield stream
+        finally:
+            stream.leave()
 
     # ---- terminals ---------------------------------------------------------------------------------------------------
 

@@ -30,7 +30,8 @@ class Services:
     def __init__(self, host: Host) -> None:
         self._host = host
         self.held = Held()
-        self.streams: Mapping[str, Stream] = Streams(host, self.held).all
+        streams = Streams(host, self.held)
+        self.streams: Mapping[str, Stream] = streams.all
         self.unary: Mapping[str, Unary] = {
             **{name: self._unary(name, behind) for name, behind in VERBS.items()},
             "WaitCall": self.wait_call,
@@ -42,6 +43,7 @@ class Services:
             "ExecuteTool": self.execute_tool,
             "LeaveTool": self.leave_tool,
             "LeaveCode": self.leave_code,
+            "WritePort": streams.ports.write,
             "GetFile": self.get_file,
             "PutFile": self.put_file,
             "GetVersion": self.version,

@@ -35,6 +35,7 @@ from sandlot.rpc.gen.sandlot.v1 import (
 )
 from sandlot.rpc.held import Held
 from sandlot.rpc.messages import AnyMessage
+from sandlot.rpc.ports import ServedPorts
 
 Stream = Callable[[Any], AsyncGenerator[AnyMessage]]
 _T = TypeVar("_T")
@@ -75,6 +76,7 @@ class Streams:
     def __init__(self, host: Host, held: Held) -> None:
         self._host = host
         self._held = held
+        self.ports = ServedPorts(host)
         self.all: Mapping[str, Stream] = {
             "Call": self.call,
             "AttachCall": self.attach,
@@ -92,6 +94,7 @@ class Streams:
             "MakeTemplate": self.make_template,
             "StreamEvents": self.events,
             "StreamProcessLogs": self.process_logs,
+            "ConnectPort": self.ports.connect,
             "AttachTerminal": self.attach_terminal,
             "RunCode": self.run_code,
             "AttachCode": self.attach_code,

@@ -21,8 +21,8 @@ _CHANGE: Final = """
     pause resume extend destroy call open_terminal write_terminal resize_terminal kill_terminal execute_tool cancel_tool
     write_file append_file replace_in_file copy_file change_file make_link set_attributes make_directory rename_file
     remove_file upload_tree create_snapshot delete_snapshot turn_complete rollback move recover create_volume
-    launch_process write_process_stdin close_process_stdin kill_process expose_port unexpose_port create_context
-    interrupt_context restart_context delete_context run_code
+    launch_process write_process_stdin close_process_stdin kill_process expose_port unexpose_port connect_port
+    create_context interrupt_context restart_context delete_context run_code
 """
 _OWN: Final = "create list fork import_session health events get_volume remove_volume list_volumes all_metrics"
 _OPEN: Final = "capabilities tools list_templates get_template"

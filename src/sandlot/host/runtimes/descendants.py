@@ -55,6 +55,10 @@ class Descendants:
     def used(self) -> Used:
         return read_used(None, [self._guest, *(member.pid for member, _states in self._look())], None)
 
+    def processes(self) -> list[int]:
+        """Blocking. The guest is none of them."""
+        return [member.pid for member, _states in self._look()]
+
     async def count(self) -> int:
         return 1 + sum(1 for _member, states in await asyncio.to_thread(list, self._look()) if not states <= _DEAD)
 

@@ -8,6 +8,7 @@ of their directory are told where the link leads.
 
 import os
 import secrets
+import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 from sandlot.contracts.runtime import Group, Guest, StartPlan, Tree
 from sandlot.contracts.storage import Volume
 from sandlot.host.runtimes.descendants import Descendants
+from sandlot.host.runtimes.dialling import dial_own
 from sandlot.host.runtimes.keeper import Keeper
 from sandlot.host.storage.canonical import WORKSPACE
 from sandlot.model import Capability, CapabilityNotSupported, Probe, Resources, Unavailable
@@ -69,6 +71,9 @@ class NoRuntime:
     def group(self, name: str) -> Group:
         if self._keeper.groups.is_ready:
             return self._keeper.group(name)
+        return self._descendants(name)
+
+    def _descendants(self, name: str) -> Descendants:
         return Descendants(self._keeper.link(name).pid, self._stopped(name))
 
     def _stopped(self, name: str) -> Path:
@@ -83,6 +88,10 @@ class NoRuntime:
         raise CapabilityNotSupported(
             f"the runtime {self.name} cannot keep memory", next_step="use the runtime `gvisor`"
         )
+
+    async def dial(self, name: str, guest: Guest, port: int) -> socket.socket | None:
+        group = self._keeper.group(name) if self._keeper.groups.is_ready else self._descendants(name)
+        return await dial_own(guest, group.processes, port)
 
     async def stop(self, name: str) -> None:
         await self._keeper.stop(name)

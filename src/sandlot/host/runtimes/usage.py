@@ -53,8 +53,8 @@ def memory_of_sandbox(pids: Iterable[int]) -> int:
     """What gVisor holds for the programs of a session: one file in memory, of which little is mapped at a time."""
     found: dict[int, int] = {}
     for pid in pids:
-        with suppress(OSError):
-            for entry in os.scandir(f"/proc/{pid}/fd"):
+        with suppress(OSError), os.scandir(f"/proc/{pid}/fd") as entries:
+            for entry in entries:
                 if os.readlink(entry.path).startswith(_SANDBOX_MEMORY):
                     told = os.stat(entry.path)
                     found[told.st_ino] = told.st_blocks * 512
