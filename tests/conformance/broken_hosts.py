@@ -21,6 +21,7 @@ from sandlot.model import (
     FileWrite,
     ForkRequest,
     PauseRequest,
+    RelabelRequest,
     RollbackRequest,
     SessionFilter,
     SessionInfo,
@@ -126,6 +127,14 @@ class FreezesAnyway(Below):
 class ExtendsNothing(Below):
     async def extend(self, session_id: str, timeout_s: float) -> SessionInfo:
         return await self.below.get(session_id)
+
+
+class RelabelsFromNothing(Below):
+    """What is not named is lost."""
+
+    async def relabel(self, request: RelabelRequest) -> SessionInfo:
+        others = [key for key in (await self.below.get(request.session_id)).labels if key not in request.labels]
+        return await self.below.relabel(replace(request, remove=tuple(others)))
 
 
 class DestroysTwice(Below):
@@ -288,6 +297,7 @@ BROKEN: dict[type[Below], str] = {
     OnlySaysThatItPaused: "a_paused_session_refuses_and_goes_on",
     FreezesAnyway: "a_pause_that_may_not_freeze_is_refused",
     ExtendsNothing: "its_time_is_counted_anew",
+    RelabelsFromNothing: "labels_are_set_and_taken_away",
     DestroysTwice: "a_destroyed_session_is_gone",
     RecoversTheWell: "what_has_not_failed_needs_no_recovery",
     RunsTwice: "a_call_id_runs_once",

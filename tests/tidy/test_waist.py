@@ -20,6 +20,7 @@ FORMS: dict[str, tuple[str, str]] = {
     "pause": ("AsyncSandbox.pause", "pause"),
     "resume": ("AsyncSandbox.resume", "resume"),
     "extend": ("AsyncSandbox.extend", "extend"),
+    "relabel": ("AsyncSandbox.relabel", "label"),
     "destroy": ("AsyncSandbox.kill", "kill"),
     "capabilities": ("AsyncSandbox.info", "show"),  # of the session that there is
     # calls

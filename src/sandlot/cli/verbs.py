@@ -33,6 +33,7 @@ VERBS: Mapping[str, str] = {
     "pause": "Let everything in a session stand still, until it is resumed",
     "resume": "Let a paused session go on where it stood",
     "extend": "Give a session more time, or less: it lives for so long from now on",
+    "label": "Set labels of a session, and take others away with KEY-; all others stay",
     "kill": "Destroy sessions: everything that runs in them ends, their files are removed",
     "serve": "Serve the engine of a data directory to clients: the SDK, the command line, any client of the wire",
     "health": "Tell how the host is: its space, its load, and what went wrong lately",

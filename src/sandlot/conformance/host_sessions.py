@@ -22,9 +22,11 @@ from sandlot.model import (
     ForkRequest,
     InvalidArgument,
     InvalidState,
+    LimitReached,
     MoveRequest,
     OnExpiry,
     PauseRequest,
+    RelabelRequest,
     Resources,
     RollbackRequest,
     SandlotError,
@@ -41,6 +43,7 @@ from sandlot.model import (
     ToolRequest,
     TurnRequest,
     Unavailable,
+    limits,
 )
 
 _POLL_S = 0.05
@@ -185,6 +188,7 @@ def _verbs(stage: Stage, name: str) -> Mapping[str, Callable[[], Awaitable[objec
         "pause": lambda: host.pause(PauseRequest(name)),
         "resume": lambda: host.resume(name),
         "extend": lambda: host.extend(name, 60),
+        "relabel": lambda: host.relabel(RelabelRequest(name, {"a": "b"})),
         "destroy": lambda: host.destroy(name),
         "call": lambda: entered(host.call(CallRequest(name, ("true",)))),
         "attach": lambda: entered(host.attach(name, "c-1")),
@@ -341,6 +345,24 @@ async def its_time_is_counted_anew(stage: Stage) -> None:
         await refused(stage.host.extend(name, wrong), InvalidArgument)
 
 
+async def labels_are_set_and_taken_away(stage: Stage) -> None:
+    """Those that are not named stay; a list sees it at once, and two at once are both done. What is none is refused."""
+    host = stage.host
+    name = (await stage.another(labels={"kept": "1", "changed": "1", "gone": "1"})).session.session_id
+    await host.relabel(RelabelRequest(name, {"changed": "2", "new": "ü"}, ("gone", "never-there")))
+    both = [host.relabel(RelabelRequest(name, {f"at-once-{number}": "1"})) for number in range(4)]
+    await asyncio.gather(*both)
+    wanted = {"kept": "1", "changed": "2", "new": "ü"} | {f"at-once-{number}": "1" for number in range(4)}
+    equal(dict((await host.get(name)).labels), wanted)
+    found = (await host.list(SessionFilter(labels={"changed": "2"}))).sessions
+    equal([session.session_id for session in found if session.session_id == name], [name])
+    found = (await host.list(SessionFilter(labels={"gone": "1"}))).sessions
+    expect(name not in [session.session_id for session in found], "it is found by a label that was taken away")
+    many = [f"many-{number}" for number in range(limits.LABELS_MAX)]
+    await refused(host.relabel(RelabelRequest(name, dict.fromkeys(many, "x"))), LimitReached)
+    equal(dict((await host.get(name)).labels), wanted)
+
+
 async def what_has_not_failed_needs_no_recovery(stage: Stage) -> None:
     """Recovering a session that is well is refused, and it goes on."""
     await refused(stage.host.recover(stage.session.session_id), InvalidState)
@@ -367,5 +389,6 @@ SESSION_CHECKS: tuple[Check[Stage], ...] = (
     Check(a_session_ends_with_its_time),
     Check(a_session_may_be_paused_by_its_time, (Capability.PAUSE,)),
     Check(its_time_is_counted_anew),
+    Check(labels_are_set_and_taken_away),
     Check(what_has_not_failed_needs_no_recovery),
 )

@@ -28,6 +28,7 @@ from sandlot.model import (
     MoveProgress,
     MoveRequest,
     PauseRequest,
+    RelabelRequest,
     RollbackRequest,
     SessionFilter,
     SessionInfo,
@@ -129,6 +130,13 @@ class Sessions(Protocol):
         """It lives for so long from now on, whatever it had before. Durable when it returns.
 
         Raises InvalidArgument, SessionNotFound, SessionDestroying.
+        """
+        ...
+
+    async def relabel(self, request: RelabelRequest) -> SessionInfo:
+        """Set labels, and take others away; two at once are done one after the other. Durable when it returns.
+
+        Raises InvalidArgument, LimitReached when it would have too many, SessionNotFound, SessionDestroying.
         """
         ...
 

@@ -56,6 +56,7 @@ from sandlot.model import (
     PauseReason,
     PauseRequest,
     PoolSpace,
+    RelabelRequest,
     SessionExists,
     SessionFilter,
     SessionInfo,
@@ -263,6 +264,12 @@ class FakeHost:
         session.expires = time.time() + timeout_s
         self._set_timer(session, timeout_s)
         self._say(session_id, EventKind.EXTENDED)
+        return session.info()
+
+    async def relabel(self, request: RelabelRequest) -> SessionInfo:
+        session = self._find(request.session_id)
+        session.spec = replace(session.spec, labels=request.applied_to(session.spec.labels))
+        self._say(session.session_id, EventKind.RELABELED)
         return session.info()
 
     async def destroy(self, session_id: str) -> None:

@@ -18,6 +18,7 @@ from sandlot.model import (
     EventKind,
     OnExpiry,
     PauseReason,
+    RelabelRequest,
     SandlotError,
     SessionInfo,
     SessionState,
@@ -25,6 +26,7 @@ from sandlot.model import (
     refusal,
 )
 
+_LABELS = "its labels cannot be changed"
 _AGAIN_S = 1.0  # after something that could not be done
 
 
@@ -84,9 +86,25 @@ class Duties:
         self._lifecycle.changed.set()
         return session.info()
 
-    def _need_alive(self, session: Session) -> None:
+    async def relabel(self, request: RelabelRequest) -> SessionInfo:
+        """To its end, also when whoever asked goes away: memory and journal say the same."""
+        session = self._lifecycle.find(request.session_id)
+        await asyncio.shield(asyncio.ensure_future(self._relabel(session, request)))
+        self._need_alive(session, _LABELS)
+        return session.info()
+
+    async def _relabel(self, session: Session, request: RelabelRequest) -> None:
+        async with session.relabeling:
+            self._need_alive(session, _LABELS)
+            wishes = session.wishes_with(request.applied_to(session.labels))
+            spec = wishes.to_text()
+            await self._rests.set_spec(request.session_id, spec)
+            session.row = replace(session.row, spec=spec)
+            session.wish(wishes)
+
+    def _need_alive(self, session: Session, what: str = "its time cannot be extended") -> None:
         if session.row.state is SessionState.DESTROYING:
-            raise refusal(session.row.session_id, session.row.state, "its time cannot be extended")
+            raise refusal(session.row.session_id, session.row.state, what)
 
     async def ready(self, session: Session) -> None:
         """Wait until nobody else changes the session, and wake it if it was paused because it was idle. What it raises

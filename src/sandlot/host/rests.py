@@ -70,6 +70,15 @@ class Rests:
 
         await self._journal.begin(write, full=True)
 
+    async def set_spec(self, session_id: str, spec: str) -> None:
+        """Durable when it returns."""
+
+        def write(db: sqlite3.Connection) -> None:
+            db.execute("UPDATE sessions SET spec = ? WHERE session_id = ?", (spec, session_id))
+            self._journal.events.write(db, session_id, EventKind.RELABELED)
+
+        await self._journal.begin(write, full=True)
+
     async def note_activity(self, at: Mapping[str, float]) -> None:
         """When something was last done in each of these sessions."""
         values = [(moment, session_id) for session_id, moment in at.items()]

@@ -57,6 +57,7 @@ from sandlot.model import (
     NotFound,
     PauseRequest,
     Probe,
+    RelabelRequest,
     RollbackRequest,
     SandlotError,
     SessionFilter,
@@ -322,6 +323,9 @@ class SandboxHostService:
 
     async def extend(self, session_id: str, timeout_s: float) -> SessionInfo:
         return await self._duties.extend(session_id, timeout_s)
+
+    async def relabel(self, request: RelabelRequest) -> SessionInfo:
+        return await self._duties.relabel(request)
 
     async def recover(self, session_id: str) -> SessionInfo:
         told = await self._recovery.recover(session_id)

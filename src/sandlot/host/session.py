@@ -116,6 +116,7 @@ class Session:
         self._wishes = wishes
         self.call_snapshots = wishes.call_snapshots
         self.call_takes: dict[str, CallSnapshot] = {}  # of calls whose caller is there, by id
+        self.relabeling = asyncio.Lock()
         self.snapping = asyncio.Lock()  # calls that end together are snapshotted one after the other
         self._user = wishes.user
         self._envs: dict[str, str] = self._base_envs() | dict(wishes.envs)
@@ -158,6 +159,10 @@ class Session:
     def wishes_with(self, labels: Mapping[str, str]) -> Wishes:
         """For a session that is to be like this one."""
         return replace(self._wishes, labels=dict(labels))
+
+    def wish(self, wishes: Wishes) -> None:
+        """It has other labels from now on."""
+        self._wishes, self.labels = wishes, wishes.labels
 
     def info(self, space_used: int | None = None) -> SessionInfo:
         row = self.row

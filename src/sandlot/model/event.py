@@ -22,6 +22,7 @@ class EventKind(StrEnum):
     RECOVERED = "recovered"
     EXPIRED = "expired"  # its time was up
     EXTENDED = "extended"
+    RELABELED = "relabeled"  # other labels stand on it
     DESTROYED = "destroyed"
     GAP = "gap"  # of no session: events between the one before and this one are not there any more
 

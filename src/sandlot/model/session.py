@@ -159,6 +159,26 @@ class PauseRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class RelabelRequest:
+    """Labels to be set and labels to be taken away; all others stay."""
+
+    session_id: str
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    remove: tuple[str, ...] = ()  # one that is not there is fine
+
+    def __post_init__(self) -> None:
+        check_session_id(self.session_id)
+        check_labels(self.labels)
+        limits.at_most("labels", len(self.remove), limits.LABELS_MAX)
+
+    def applied_to(self, labels: Mapping[str, str]) -> dict[str, str]:
+        """What is taken away goes first. Raises LimitReached when the result has too many."""
+        kept = {key: value for key, value in labels.items() if key not in self.remove} | dict(self.labels)
+        check_labels(kept)
+        return kept
+
+
+@dataclass(frozen=True, slots=True)
 class SessionInfo:
     session_id: str
     state: SessionState

@@ -22,6 +22,7 @@ from sandlot.model import (
     MoveProgress,
     MoveRequest,
     PauseRequest,
+    RelabelRequest,
     RollbackRequest,
     SessionFilter,
     SessionInfo,
@@ -159,6 +160,9 @@ class HostClient:
 
     async def extend(self, session_id: str, timeout_s: float) -> SessionInfo:
         return await self._ask.named("ExtendSession", session_id=session_id, timeout_s=timeout_s)
+
+    async def relabel(self, request: RelabelRequest) -> SessionInfo:
+        return await self._ask.value("RelabelSession", request)
 
     async def destroy(self, session_id: str) -> None:
         return await self._ask.named("DestroySession", session_id=session_id)

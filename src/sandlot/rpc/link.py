@@ -26,7 +26,7 @@ REPEATABLE = frozenset(
         *("HealthCheck", "MeasureFiles", "StatFile", "SessionMetrics", "HostMetrics", "AllMetrics"),
         *("CreateSession", "CreateSnapshot", "TurnComplete", "ForkSession", "ExecuteTool"),
         *("LaunchProcess", "OpenTerminal", "CreateContext"),
-        *("PauseSession", "ResumeSession", "ExtendSession", "PutFile", "SetAttributes", "ChangeFile"),
+        *("PauseSession", "ResumeSession", "ExtendSession", "RelabelSession", "PutFile", "SetAttributes", "ChangeFile"),
         *("WaitCall", "CancelCall", "CloseStdin", "ResizeCall", "LeaveTool", "LeaveCode", "WaitProcess"),
         *("CloseProcessStdin", "ResizeTerminal", "ExposePort", "WarmTemplate", "TagTemplate"),
     }

@@ -19,6 +19,7 @@ VERBS: Mapping[str, str] = {
     "PauseSession": "pause",
     "ResumeSession": "resume",
     "ExtendSession": "extend",
+    "RelabelSession": "relabel",
     "RecoverSession": "recover",
     "DestroySession": "destroy",
     "ListCalls": "calls",

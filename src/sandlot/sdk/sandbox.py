@@ -25,6 +25,7 @@ from sandlot.model import (
     NetworkPolicy,
     OnExpiry,
     PauseRequest,
+    RelabelRequest,
     Resources,
     RollbackRequest,
     SessionFilter,
@@ -258,6 +259,12 @@ class AsyncSandbox:
     async def extend(self, timeout: float) -> SessionInfo:
         """It lives for so many seconds from now on. Raises SessionNotFound, SessionDestroying."""
         return await (await self._client.host()).extend(self._id, timeout)
+
+    @in_portal
+    async def relabel(self, labels: Mapping[str, str], remove: Sequence[str] = ()) -> SessionInfo:
+        """Set labels, and take others away; all others stay. Raises InvalidArgument, LimitReached, SessionNotFound,
+        SessionDestroying."""
+        return await (await self._client.host()).relabel(RelabelRequest(self._id, dict(labels), tuple(remove)))
 
     @in_portal
     async def recover(self) -> SessionInfo:

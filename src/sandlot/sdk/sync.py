@@ -928,6 +928,11 @@ class Sandbox:
         """It lives for so many seconds from now on. Raises SessionNotFound, SessionDestroying."""
         return self._inner.client.portal.run(self._inner.extend(timeout))
 
+    def relabel(self, labels: Mapping[str, str], remove: Sequence[str] = ()) -> SessionInfo:
+        """Set labels, and take others away; all others stay. Raises InvalidArgument, LimitReached, SessionNotFound,
+        SessionDestroying."""
+        return self._inner.client.portal.run(self._inner.relabel(labels, remove))
+
     def recover(self) -> SessionInfo:
         """Bring a sandbox that has failed back: its files as they were left, and nothing running. Raises InvalidState
         when it has not failed, SessionFailed with the new reason when it cannot be had."""

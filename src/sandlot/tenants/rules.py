@@ -18,7 +18,8 @@ _LOOK: Final = """
     process_status process_logs wait_process list_ports contexts attach_code session_metrics
 """
 _CHANGE: Final = """
-    pause resume extend destroy call open_terminal write_terminal resize_terminal kill_terminal execute_tool cancel_tool
+    pause resume extend relabel destroy call open_terminal write_terminal resize_terminal kill_terminal execute_tool
+    cancel_tool
     write_file append_file replace_in_file copy_file change_file make_link set_attributes make_directory rename_file
     remove_file upload_tree create_snapshot delete_snapshot turn_complete rollback move recover create_volume
     launch_process write_process_stdin close_process_stdin kill_process expose_port unexpose_port connect_port

@@ -87,7 +87,7 @@ class Event(Message[_EventFields]):
             ```
         kind:
             one of 'created', 'active', 'paused', 'resumed', 'turn', 'rolled back', 'forked', 'moved', 'oom', 'failed',
-            'recovered', 'expired', 'extended', 'destroyed', 'gap'
+            'recovered', 'expired', 'extended', 'relabeled', 'destroyed', 'gap'
 
             ```proto
             string kind = 4;
