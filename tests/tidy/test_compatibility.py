@@ -10,7 +10,7 @@ import pytest
 from sandlot.contracts import Host
 from sandlot.fakes.host import FakeHost
 from sandlot.gateways.opensandbox import GatewaySettings, OpenSandboxGateway
-from sandlot.gateways.opensandbox.application import PROXY
+from sandlot.gateways.opensandbox.application import PROXY, SIGNED
 from sandlot.gateways.web import Route
 
 PAGE = Path(__file__).parents[2] / "COMPATIBILITY.md"
@@ -32,7 +32,7 @@ def gateway() -> OpenSandboxGateway:
 
 
 def test_opensandbox(gateway: OpenSandboxGateway) -> None:
-    lifecycle = {*served(gateway.lifecycle.routes), *served(gateway.open.routes), ("*", PROXY)}
+    lifecycle = {*served(gateway.lifecycle.routes), *served(gateway.open.routes), ("*", PROXY), ("*", SIGNED)}
     for section, routes in (
         ("Lifecycle", lifecycle),
         ("ExecD", served(gateway.execd.routes)),

@@ -3,9 +3,19 @@
 The table is data, so that tests and documents can go through it.
 """
 
+import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 from urllib.parse import parse_qsl, unquote
@@ -33,6 +43,7 @@ class Request:
     headers: Mapping[str, str]  # lower case; of several the last
     receive: Receive = field(repr=False)
     is_known: bool = False  # whoever stands before this looked at a key
+    is_unproven: bool = False  # it has none, and was let through for a token that nobody has looked at yet
     values: dict[str, str] = field(default_factory=dict[str, str])  # what the path says, by name
 
     @classmethod
@@ -50,6 +61,7 @@ class Request:
             headers,
             receive,
             is_known="sandlot.key" in scope,
+            is_unproven="sandlot.unproven" in scope,
         )
 
     def all(self, name: str) -> list[str]:
@@ -129,7 +141,8 @@ class Answer:
             status, text.encode(errors="replace"), {"content-type": "text/plain; charset=utf-8", **(headers or {})}
         )
 
-    async def send(self, send: Send) -> None:
+    async def send(self, send: Send, request: Request | None = None) -> None:
+        """A body that comes in pieces ends when whoever asked has gone away."""
         headers = [(name.encode("latin-1"), _printable(value)) for name, value in self.headers.items()]
         if isinstance(self.body, bytes):
             if self.status != 204:
@@ -138,9 +151,29 @@ class Answer:
             await send({"type": "http.response.body", "body": self.body})
             return
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
-        async for piece in self.body:
+        if request is None:
+            await _send_pieces(self.body, send)
+            return
+        sending = asyncio.ensure_future(_send_pieces(self.body, send))
+        gone = asyncio.ensure_future(request.wait_gone())
+        try:
+            await asyncio.wait([sending, gone], return_when=asyncio.FIRST_COMPLETED)
+            if sending.done():
+                sending.result()
+        finally:
+            for task in (sending, gone):
+                task.cancel()
+            await asyncio.gather(sending, gone, return_exceptions=True)
+
+
+async def _send_pieces(body: AsyncIterator[bytes], send: Send) -> None:
+    try:
+        async for piece in body:
             await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
+    finally:
+        if isinstance(body, AsyncGenerator):
+            await cast("AsyncGenerator[bytes]", body).aclose()
 
 
 def _printable(value: str) -> bytes:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sandlot.contracts import Host
 from sandlot.gateways.opensandbox import GatewaySettings, OpenSandboxGateway
-from sandlot.gateways.opensandbox.settings import token_header, who_of
+from sandlot.gateways.opensandbox.settings import signature_in, token_header, who_of
 from sandlot.gateways.web import Application, Receive, Scope, Send
 from sandlot.model import KeyInfo, TenantLimits, Unavailable
 from sandlot.model import Scope as KeyScope
@@ -55,7 +55,8 @@ class Doors:
         gateway = OpenSandboxGateway(host, GatewaySettings(self._secret, who=who))
 
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-            await (gateway if gateway.serves(scope["path"]) else wire)(scope, receive, send)
+            mine = "sandlot.unproven" in scope or gateway.serves(scope["path"])
+            await (gateway if mine else wire)(scope, receive, send)
 
         return serve
 
@@ -72,11 +73,16 @@ class Doors:
         return lambda: self._keys.limits(tenant)
 
     def _of_token(self, scope: Scope) -> Application | None:
-        """Who has the token of an endpoint is let through to it: on behalf of a key that is still good."""
-        if "/proxy/" not in scope["path"]:
+        """Who has the token of an endpoint, or an address that was signed, is let through to it, on behalf of a key
+        that is still good. Whether they are good is looked at there, and nothing else is to be had with them."""
+        given = [value.decode("latin-1") for name, value in scope["headers"] if name in _TOKENS]
+        if signature := signature_in(scope["path"]):
+            given = [signature]
+        elif "/proxy/" not in scope["path"]:
             return None
-        for name, value in scope["headers"]:
-            if name in _TOKENS and (info := self._keys.find(who_of(value.decode("latin-1")))):
+        for token in given:
+            if info := self._keys.find(who_of(token)):
+                scope["sandlot.unproven"] = True
                 return self._of_key(info)
         return None
 

@@ -2,7 +2,7 @@
 
 import logging
 import secrets
-from collections.abc import Iterable
+import time
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
@@ -12,13 +12,17 @@ from sandlot.gateways.opensandbox.commands import Commands
 from sandlot.gateways.opensandbox.egress import Egress
 from sandlot.gateways.opensandbox.files import Files
 from sandlot.gateways.opensandbox.lifecycle import USER, Lifecycle
+from sandlot.gateways.opensandbox.metrics import Metrics
+from sandlot.gateways.opensandbox.refusals import EGRESS, EXECD, LIFECYCLE, refusals
 from sandlot.gateways.opensandbox.schema import Refused, read_port
 from sandlot.gateways.opensandbox.settings import EGRESS_PORT, EXECD_PORT, GatewaySettings, token_header
-from sandlot.gateways.web import Answer, Handler, Receive, Request, Route, Router, Scope, Send
+from sandlot.gateways.opensandbox.templates import Templates
+from sandlot.gateways.web import Answer, Receive, Request, Route, Router, Scope, Send
 from sandlot.model import LimitReached, SandlotError, Unavailable
 
 KEY_HEADER: Final = "open-sandbox-api-key"
 PROXY: Final = "/sandboxes/{id}/proxy/{port}/{rest...}"
+SIGNED: Final = "/sandboxes/{id}/signed/{signature}/{port}/{rest...}"
 _log = logging.getLogger("sandlot.gateways.opensandbox")
 _PATHS: Final = frozenset(["sandboxes", "snapshots", "templates", "pools", "metrics"])
 
@@ -31,11 +35,16 @@ class OpenSandboxGateway:
         self._settings = settings
         open_to_all = [Route("GET", "/health", self._health), Route("GET", "/version", self._version)]
         self.open = Router(open_to_all)
-        self.lifecycle = Router([*Lifecycle(host, settings).routes(), *self._not_here()])
-        commands, files = Commands(host, USER), Files(host, USER)
-        self.execd = Router([Route("GET", "/ping", self._ping), *commands.routes(), *files.routes()])
-        self.egress = Router(Egress(host).routes())
+        egress = Egress(host)
+        lifecycle = Lifecycle(host, settings).routes()
+        self.lifecycle = Router(
+            [*lifecycle, *egress.lifecycle_routes(), *Templates(host).routes(), *refusals(LIFECYCLE)]
+        )
+        execd = [*Commands(host, USER).routes(), *Files(host, USER).routes(), *Metrics(host).routes()]
+        self.execd = Router([Route("GET", "/ping", self._ping), *execd, *refusals(EXECD)])
+        self.egress = Router([*egress.routes(), *refusals(EGRESS)])
         self._proxy = Route("*", PROXY, self._proxied)
+        self._signed = Route("*", SIGNED, self._proxied)
 
     def serves(self, path: str) -> bool:
         """Whether a path belongs here, on a server that has more than this."""
@@ -55,7 +64,7 @@ class OpenSandboxGateway:
         answer = await self._answer(request)
         answer = Answer(answer.status, answer.body, {**answer.headers, "x-request-id": request_id})
         try:
-            await answer.send(send)
+            await answer.send(send, request)
         except SandlotError as error:  # the head is sent: all that is left is to end it
             _log.info("request %s was cut: %s", request_id, error)
             raise
@@ -75,13 +84,16 @@ class OpenSandboxGateway:
             return await found(request)
         if request.segments[:1] == ("v1",):
             request.segments = request.segments[1:]
-        if (values := self._proxy.match(request.segments)) is not None:
-            request.values |= values
-            return await self._proxied(request)
+        for route in (self._proxy, self._signed):
+            if (values := route.match(request.segments)) is not None:
+                request.values |= values
+                return await self._proxied(request)
         self._check_key(request)
         return await self._routed(self.lifecycle, request)
 
     def _check_key(self, request: Request) -> None:
+        if request.is_unproven:
+            raise Refused("MISSING_API_KEY", "the token of an endpoint is good for that endpoint alone", status=401)
         if request.is_known or not self._settings.api_key:
             return
         given = request.headers.get(KEY_HEADER, "")
@@ -99,20 +111,28 @@ class OpenSandboxGateway:
         return Answer.json({"code": "NOT_FOUND", "message": "there is no such path"}, 404)
 
     async def _proxied(self, request: Request) -> Answer:
-        """What is in a sandbox, for whoever has its token, or the key."""
+        """What is in a sandbox, for whoever has its token, the key, or an address that was signed."""
         port = read_port(request.values["port"])
-        sandbox_id = request.values["id"]
-        token = request.headers.get(token_header(port).lower(), "")
-        if not (token and self._settings.is_token(token, sandbox_id, port)):
-            if not request.is_known and (not self._settings.api_key or request.headers.get(KEY_HEADER) is None):
-                raise Refused("MISSING_TOKEN", "the token of the endpoint is missing, or it is another's", status=401)
-            self._check_key(request)
-        request.segments = tuple(request.segments[4:])
+        signature = request.values.get("signature")
+        if signature is None:
+            self._check_token(request, port)
+            request.segments = tuple(request.segments[4:])
+        elif self._settings.is_signature(signature, request.values["id"], port, time.time()):
+            request.segments = tuple(request.segments[5:])
+        else:
+            raise Refused("INVALID_SIGNATURE", "this address was not signed here, or its time is up", status=401)
         if port == EXECD_PORT:
             return await self._routed(self.execd, request)
         if port == EGRESS_PORT:
             return await self._routed(self.egress, request)
         raise Refused("BACKEND_CONNECTION_FAILED", "ports of sandboxes cannot be reached through this server yet", 502)
+
+    def _check_token(self, request: Request, port: int) -> None:
+        token = request.headers.get(token_header(port).lower(), "")
+        if not (token and self._settings.is_token(token, request.values["id"], port)):
+            if not request.is_known and (not self._settings.api_key or request.headers.get(KEY_HEADER) is None):
+                raise Refused("MISSING_TOKEN", "the token of the endpoint is missing, or it is another's", status=401)
+            self._check_key(request)
 
     async def _health(self, _request: Request) -> Answer:
         return Answer.json({"status": "healthy"})
@@ -126,27 +146,3 @@ class OpenSandboxGateway:
     async def _ping(self, request: Request) -> Answer:
         await self._host.get(request.values["id"])
         return Answer()
-
-    def _not_here(self) -> Iterable[Route]:
-        """What is theirs and not ours, yet or for good: it says so."""
-        reasons = {
-            ("PATCH", "/sandboxes/{id}/metadata"): "metadata cannot be changed yet",
-            ("POST", "/templates"): "templates are made with `sandlot template`",
-            ("GET", "/templates"): "templates are listed with `sandlot template`",
-            ("GET", "/templates/{template}"): "templates are shown with `sandlot template`",
-            ("DELETE", "/templates/{template}"): "templates are removed with `sandlot template`",
-            ("POST", "/pools"): "there are no pools: sandboxes start warm by themselves",
-            ("GET", "/pools"): "there are no pools: sandboxes start warm by themselves",
-            ("GET", "/pools/{pool}"): "there are no pools: sandboxes start warm by themselves",
-            ("PUT", "/pools/{pool}"): "there are no pools: sandboxes start warm by themselves",
-            ("DELETE", "/pools/{pool}"): "there are no pools: sandboxes start warm by themselves",
-        }
-        for (method, pattern), reason in reasons.items():
-            yield Route(method, pattern, _refusing(reason))
-
-
-def _refusing(reason: str) -> Handler:
-    async def refuse(_request: Request) -> Answer:
-        raise Refused("NOT_SUPPORTED", reason, status=501)
-
-    return refuse

@@ -131,7 +131,7 @@ class Commands:
         record = await self._record(request)
         told: dict[str, Any] = {
             "id": record.call_id,
-            "content": _content(record),
+            "content": content_of(record),
             "running": record.state is CallState.RUNNING,
             "started_at": translate.moment(record.started),
         }
@@ -154,7 +154,7 @@ class Commands:
         printed = bytearray()
         at = 0
         async with self._host.attach(request.values["id"], record.call_id) as stream:
-            async for piece in _so_far(stream, record.state is CallState.RUNNING):
+            async for piece in so_far(stream, record.state is CallState.RUNNING):
                 begin = max(0, cursor - at)
                 at += len(piece)
                 printed += piece[begin:]
@@ -212,7 +212,8 @@ def _wrapped(argv: tuple[str, ...]) -> tuple[str, ...]:
     return ("/bin/sh", "-c", _WITH_ENVS, "sh", *argv)
 
 
-def _content(record: CallRecord) -> str:
+def content_of(record: CallRecord) -> str:
+    """What somebody asked to run, without what was put around it."""
     argv = record.argv[4:] if record.argv[2:3] == (_WITH_ENVS,) else record.argv
     return argv[4] if argv[2:3] == (_SHELL,) else shlex.join(argv)
 
@@ -270,7 +271,7 @@ async def _tell(stream: CallStream) -> AsyncGenerator[bytes]:
         await asyncio.gather(waiting, return_exceptions=True)
 
 
-async def _so_far(stream: CallStream, running: bool) -> AsyncGenerator[bytes]:
+async def so_far(stream: CallStream, running: bool) -> AsyncGenerator[bytes]:
     """What is there, without waiting for what is to come."""
     source = aiter(stream)
     while True:

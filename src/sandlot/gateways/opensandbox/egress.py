@@ -23,6 +23,11 @@ class Egress:
             Route("GET", "/healthz", self.healthz),
         ]
 
+    def lifecycle_routes(self) -> list[Route]:
+        """The same behind the key, for sandboxes that were made from a template."""
+        verbs = {"GET": self.get, "PUT": self.put, "PATCH": self.patch, "DELETE": self.remove}
+        return [Route(verb, "/sandboxes/{id}/networkpolicy", handler) for verb, handler in verbs.items()]
+
     async def _told(self, request: Request, *, whole: bool) -> Answer:
         await self._host.get(request.values["id"])
         told: dict[str, Any] = {"status": "ok", "mode": "deny_all", "enforcementMode": "namespace"}

@@ -8,15 +8,19 @@ from typing import Final
 
 from sandlot.contracts import Host
 from sandlot.gateways.opensandbox import schema, translate
+from sandlot.gateways.opensandbox.commands import content_of, so_far
 from sandlot.gateways.opensandbox.schema import Create, Reader, Refused
 from sandlot.gateways.opensandbox.settings import GatewaySettings, token_header
 from sandlot.gateways.web import Answer, Handler, Request, Route
 from sandlot.model import (
     CallRequest,
+    CallState,
     Conflict,
+    EventFilter,
     ForkRequest,
     InvalidArgument,
     PauseRequest,
+    RelabelRequest,
     SessionFilter,
     SessionInfo,
     SessionNotFound,
@@ -30,6 +34,15 @@ from sandlot.model import (
 
 ENTRYPOINT_CALL: Final = "opensandbox-entrypoint"
 POINT: Final = "opensandbox"  # what a snapshot is called in the session that is kept for it
+INTERPRETER: Final = "/opt/code-interpreter/code-interpreter.sh"
+STAND_IN: Final = """
+import os, socket
+s = socket.create_server(("127.0.0.1", int(os.environ.get("JUPYTER_PORT") or 44771)))
+while True:
+    s.accept()[0].close()
+"""
+LOGS_BYTES_MAX: Final = 256 << 10  # of what an entrypoint printed
+EVENTS_TOLD_MAX: Final = 1000
 USER: Final = "root"  # as in their containers
 _STATES: Final = {
     "pending": SessionState.CREATING,
@@ -55,6 +68,7 @@ class Lifecycle:
             Route("POST", f"{one}/pause", self.pause),
             Route("POST", f"{one}/resume", self.resume),
             Route("POST", f"{one}/renew-expiration", self.renew),
+            Route("PATCH", f"{one}/metadata", self.patch_metadata),
             Route("GET", f"{one}/endpoints/{{port}}", self.endpoint),
             Route("POST", f"{one}/snapshots", self.create_snapshot),
             Route("GET", "/snapshots", self.list_snapshots),
@@ -62,6 +76,8 @@ class Lifecycle:
             Route("DELETE", "/snapshots/{snapshot}", self.delete_snapshot),
             Route("GET", f"{one}/diagnostics/logs", self.diagnostics("logs", ("container", "all"))),
             Route("GET", f"{one}/diagnostics/events", self.diagnostics("events", ("runtime", "all"))),
+            Route("GET", f"{one}/diagnostics/inspect", self.inspect),
+            Route("GET", f"{one}/diagnostics/summary", self.summary),
             Route("POST", "/metrics/events", self.metrics_event),
         ]
 
@@ -97,8 +113,9 @@ class Lifecycle:
         """What a container would run. The sandbox lives on without it, and a command can be run beside it."""
         call = CallRequest(
             session_id,
-            asked.entrypoint,
+            _entrypoint(asked.entrypoint),
             cwd="/",
+            envs={"STAND_IN": STAND_IN} if asked.entrypoint[0] == INTERPRETER else {},
             user=USER,
             timeout_s=None,
             detach=True,
@@ -153,16 +170,35 @@ class Lifecycle:
         info = await self._host.extend(info.session_id, left)
         return Answer.json({"expiresAt": translate.moment(info.expires)})
 
+    async def patch_metadata(self, request: Request) -> Answer:
+        """A text sets, null takes away. Two at once are both done."""
+        changes = Reader(await request.document()).changes()
+        schema.check_metadata({key: value for key, value in changes.items() if value is not None})
+        schema.check_keys(changes)
+        info = await self._sandbox(request)
+        if changes:
+            given = {key: value for key, value in changes.items() if value is not None}
+            removed = tuple(key for key, value in changes.items() if value is None)
+            info = await self._host.relabel(RelabelRequest(info.session_id, given, removed))
+        return Answer.json(translate.sandbox(info))
+
     async def endpoint(self, request: Request) -> Answer:
         """Always behind this server: what a port says there, it says to whoever has the token."""
         port = schema.read_port(request.values["port"])
-        if request.one("expires"):
-            raise Refused("SANDBOX::SIGNED_ROUTE_NOT_SUPPORTED", "endpoints have tokens here, and no end of their own")
+        expires = schema.read_expires(request)
         info = await self._sandbox(request)
         address = self._settings.address or request.headers.get("host", "")
-        where = f"{address}/v1/sandboxes/{info.session_id}/proxy/{port}"
+        where = f"{address}/v1/sandboxes/{info.session_id}"
+        if expires is not None:
+            return Answer.json({"endpoint": f"{where}/signed/{self._sign(info, port, expires)}/{port}"})
+        where += f"/proxy/{port}"
         token = self._settings.token(info.session_id, port)
         return Answer.json({"endpoint": where, "headers": {token_header(port): token}})
+
+    def _sign(self, info: SessionInfo, port: int, expires: int) -> str:
+        if not time.time() < expires <= time.time() + limits.SESSION_LIFETIME_S_MAX:
+            raise schema.parameter("expires must be in the future, within a year")
+        return self._settings.signature(info.session_id, port, expires)
 
     async def create_snapshot(self, request: Request) -> Answer:
         body = Reader(await request.document(empty={}) or {})
@@ -251,16 +287,61 @@ class Lifecycle:
         return tell
 
     async def _logs(self, info: SessionInfo) -> str:
-        """What is known of the commands that ran."""
-        return "".join(
-            f"{translate.moment(call.started)} {call.state} {' '.join(call.argv)[:200]}\n"
-            for call in await self._host.calls(info.session_id)
-        )
+        """The commands that ran, and what its entrypoint has printed."""
+        calls = await self._host.calls(info.session_id)
+        told = [f"{translate.moment(call.started)} {call.state} {content_of(call)[:200]}\n" for call in calls]
+        for call in calls:
+            if call.call_id == ENTRYPOINT_CALL:
+                async with self._host.attach(info.session_id, call.call_id) as stream:
+                    printed = bytearray()
+                    async for piece in so_far(stream, call.state is CallState.RUNNING):
+                        printed += piece
+                        if len(printed) >= LOGS_BYTES_MAX:
+                            break
+                told.append(printed[:LOGS_BYTES_MAX].decode(errors="replace"))
+        return "".join(told)
 
     async def _events(self, info: SessionInfo) -> str:
-        return f"{translate.moment(info.created)} created\n{info.state} {info.reason}\n"
+        """What has happened to it, as the host keeps it."""
+        lines: list[str] = []
+        async with self._host.events(EventFilter(session_id=info.session_id)) as events:
+            async for event in events:
+                lines.append(f"{translate.moment(event.at)} {event.kind} {event.detail}".rstrip() + "\n")
+        return "".join(lines[-EVENTS_TOLD_MAX:])
+
+    async def inspect(self, request: Request) -> Answer:
+        return Answer.text(_described(await self._sandbox(request)))
+
+    async def summary(self, request: Request) -> Answer:
+        info = await self._sandbox(request)
+        parts = {"inspect": _described(info), "events": await self._events(info), "logs": await self._logs(info)}
+        return Answer.text("\n".join(f"== {name} ==\n{text}" for name, text in parts.items()))
 
     async def metrics_event(self, request: Request) -> Answer:
         """Their client tells how long it waited; nobody here keeps that."""
         await request.body()
         return Answer(204)
+
+
+def _described(info: SessionInfo) -> str:
+    told = translate.sandbox(info)
+    lines = {
+        "id": info.session_id,
+        "state": told["status"]["state"],
+        "reason": info.reason,
+        "created": told["createdAt"],
+        "template": info.template,
+        "storage": info.storage,
+        "runtime": info.runtime,
+        "entrypoint": " ".join(told["entrypoint"])[:200],
+    }
+    limited = {name: getattr(info.resources, name) for name in info.resources.asked()}
+    return "".join(f"{name}: {value}\n" for name, value in {**lines, **limited}.items())
+
+
+def _entrypoint(argv: tuple[str, ...]) -> tuple[str, ...]:
+    """Their interpreter of code begins with a script of its image, and its client waits for what that listens at. Code
+    is run by the host here: where the script is not there, something listens and says nothing."""
+    if argv[0] != INTERPRETER:
+        return argv
+    return ("/bin/sh", "-c", 'if [ -x "$0" ]; then exec "$0" "$@"; fi; exec python3 -c "$STAND_IN"', *argv)

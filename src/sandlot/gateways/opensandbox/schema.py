@@ -3,13 +3,15 @@ server; what cannot be had is refused, never left out. Unknown keys are let pass
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final, cast
 from urllib.parse import parse_qsl
 
+from sandlot.gateways.opensandbox.settings import EXPIRES_DIGITS_MAX
+from sandlot.gateways.web import Request
 from sandlot.model import NO_LIMITS, InvalidArgument, Mount, Resources
 
 TIMEOUT_S_MIN: Final = 60
@@ -115,6 +117,13 @@ class Reader:
         if not all(isinstance(value, str) for value in pairs.values()):
             raise parameter(f"{self._at(names[0])} must have texts for values")
         return cast("dict[str, str]", pairs)
+
+    def changes(self) -> dict[str, str | None]:
+        """All of it, as a merge patch: texts, and null for what goes."""
+        for name, value in self._found.items():
+            if value is not None and not isinstance(value, str):
+                raise parameter(f"{self._at(name[:80])} must be a text or null")
+        return cast("dict[str, str | None]", dict(self._found))
 
     def inner(self, *names: str) -> "Reader | None":
         found = self.get(*names)
@@ -262,14 +271,19 @@ def read_volumes(body: Reader) -> tuple[tuple[Mount, ...], tuple[str, ...]]:
     return tuple(mounts), tuple(made)
 
 
+def check_keys(names: Iterable[str]) -> None:
+    for name in names:
+        if name.startswith(RESERVED):
+            raise Refused("SANDBOX::INVALID_METADATA_LABEL", f"metadata: keys under {RESERVED} are reserved")
+
+
 def check_metadata(metadata: Mapping[str, str | None]) -> None:
     """Names and values as labels of Kubernetes have them."""
     if len(metadata) > METADATA_MAX:
         raise Refused("SANDBOX::INVALID_METADATA_LABEL", f"metadata has more than {METADATA_MAX} keys")
+    check_keys(metadata)
     for key, value in metadata.items():
         prefix, slash, name = key.rpartition("/")
-        if key.startswith(RESERVED):
-            raise Refused("SANDBOX::INVALID_METADATA_LABEL", f"metadata: keys under {RESERVED} are reserved")
         if not _NAME.fullmatch(name) or (slash and not _PREFIX.fullmatch(prefix)) or len(key) > 128:
             raise Refused("SANDBOX::INVALID_METADATA_LABEL", f"metadata: {key[:80]!r} cannot be a key")
         if value and not _NAME.fullmatch(value):
@@ -293,6 +307,18 @@ def read_page(number: str, size: str) -> tuple[int, int]:
         if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:9]) <= most or len(text) > 9:
             raise Refused("SANDBOX::INVALID_PARAMETER", f"{name} must be 1 to {most}", status=422)
     return int(number), int(size)
+
+
+def read_expires(request: Request) -> int | None:
+    """Of a signed address: seconds since 1970."""
+    text = request.one("expires")
+    if not text:
+        return None
+    if not text.isascii() or not text.isdecimal() or len(text) > EXPIRES_DIGITS_MAX:
+        raise parameter("expires must be a time in seconds since 1970")
+    if request.one("use_server_proxy") == "true":
+        raise parameter("an endpoint has an end of its own, or is the proxy's; not both")
+    return int(text)
 
 
 def read_port(text: str) -> int:

@@ -1,0 +1,86 @@
+"""The gateway of OpenSandbox on loopback, and their own SDK on it. What tests take is imported as fixtures."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import pytest
+import pytest_asyncio
+import uvicorn
+from opensandbox import Sandbox, SandboxManager
+from opensandbox.config import ConnectionConfig
+
+from sandlot.contracts import Host
+from sandlot.gateways.opensandbox import GatewaySettings, OpenSandboxGateway
+from sandlot.host.service import SandboxHostService
+
+KEY = "key-of-the-test"
+SECRET = b"secret-of-the-test"
+
+T = TypeVar("T")
+
+
+@asynccontextmanager
+async def serve(host: Host, api_key: str = KEY) -> AsyncGenerator[str]:
+    """The gateway on loopback; gives its address."""
+    gateway = OpenSandboxGateway(host, GatewaySettings(SECRET, api_key))
+    config = uvicorn.Config(gateway, "127.0.0.1", 0, log_level="error", lifespan="off", timeout_graceful_shutdown=5)
+    server = uvicorn.Server(config)
+    running = asyncio.ensure_future(server._serve())  # pyright: ignore[reportPrivateUsage] - the signals are pytest's
+
+    async def started() -> bool:
+        return server.started
+
+    try:
+        await until(started)
+        yield f"127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await running
+
+
+@pytest_asyncio.fixture
+async def address(host: SandboxHostService) -> AsyncGenerator[str]:
+    async with serve(host) as where:
+        yield where
+
+
+@pytest.fixture
+def connection(address: str) -> ConnectionConfig:
+    return ConnectionConfig(domain=address, api_key=KEY, protocol="http")
+
+
+@pytest_asyncio.fixture(autouse=True)
+async def opened() -> AsyncGenerator[list[Any]]:
+    """Whatever of the SDK was opened is closed: it would complain in a later test."""
+    _opened.clear()
+    yield _opened
+    for one in _opened:
+        await one.close()
+    _opened.clear()
+
+
+_opened: list[Any] = []
+
+
+async def keep(making: Awaitable[T]) -> T:
+    made = await making
+    _opened.append(made)
+    return made
+
+
+async def create(connection: ConnectionConfig, **asked: Any) -> Sandbox:
+    return await keep(Sandbox.create("python:3.12", connection_config=connection, **asked))
+
+
+async def manage(connection: ConnectionConfig) -> SandboxManager:
+    return await keep(SandboxManager.create(connection_config=connection))
+
+
+async def until(condition: Callable[[], Awaitable[bool]], within_s: float = 60) -> None:
+    deadline = time.monotonic() + within_s
+    while not await condition():
+        assert time.monotonic() < deadline, "it did not come"
+        await asyncio.sleep(0.02)
