@@ -31,11 +31,11 @@ async def test_metadata_is_patched(connection: ConnectionConfig) -> None:
     assert (await sandbox.patch_metadata({})).metadata == changed.metadata
     found = (await manager.list_sandbox_infos(SandboxFilter(metadata={"changed": "2"}))).sandbox_infos
     assert [info.id for info in found] == [sandbox.id]
-    wrong: list[dict[str, str | None]] = [{"opensandbox.io/image": "x"}, {"opensandbox.io/image": None}, {"a b": "x"}]
-    wrong += [{"a": "x y"}, {"a": "x" * 64}]
-    for each in wrong:
+    wrong: list[tuple[str, str | None]] = [("opensandbox.io/image", "x"), ("opensandbox.io/image", None), ("a b", "x")]
+    wrong += [("a", "x y"), ("a", "x" * 64)]
+    for key, value in wrong:
         with pytest.raises(SandboxApiException) as refused:
-            await sandbox.patch_metadata(each)
+            await sandbox.patch_metadata({key: value})
         assert refused.value.status_code == 400
     info = await sandbox.get_info()
     assert info.metadata == changed.metadata
