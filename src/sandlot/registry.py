@@ -25,6 +25,7 @@ ROWS = (
     Row("sdk", "fill", "sandlot.sdk.workspace:fill", "report it"),
     Row("sdk", "upload", "sandlot.sdk.workspace:upload", "report it"),
     Row("sdk", "download", "sandlot.sdk.workspace:download", "report it"),
+    Row("sdk", "drain", "sandlot.sdk.draining:drain", "report it"),
     Row("control", "node", "sandlot.control.node:NodeSandboxControl", "report it"),
     Row("server", "keys", "sandlot.wiring.identity:keys_of", "report it"),
     Row("host", "engine", "sandlot.wiring.embedded:build", _ELSEWHERE, "linux"),

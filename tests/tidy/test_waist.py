@@ -92,6 +92,8 @@ FORMS: dict[str, tuple[str, str]] = {
     # upkeep
     "health": ("Client.ahealth", "health"),
     "examine": ("Client.aexamine", "doctor"),
+    "cordon": ("Client.acordon", "cordon"),
+    "uncordon": ("Client.auncordon", "uncordon"),
     "recover": ("AsyncSandbox.recover", "recover"),
     "events": ("AsyncSandbox.events", "events"),
 }

@@ -17,6 +17,7 @@ from sandlot.model import (
     CallResult,
     Capability,
     Change,
+    CordonRequest,
     DiffRequest,
     Event,
     EventFilter,
@@ -288,6 +289,16 @@ class Upkeep(Protocol):
     async def examine(self, *, repair: bool = False) -> Examination:
         """Whether the journal and the machine say the same. A repair removes what carries our mark and nobody needs,
         and nothing else."""
+        ...
+
+    async def cordon(self, request: CordonRequest) -> Health:
+        """Make no sessions, forks and imports from now on: whoever asks is refused with HostUnhealthy, which has the
+        reason. What is there goes on, and a creation that was done is answered to whoever asks for it again. Durable
+        when it returns, until `uncordon`; asked again it takes the new reason. Raises Unavailable."""
+        ...
+
+    async def uncordon(self) -> Health:
+        """Make sessions again. One that is not cordoned does already. Raises Unavailable."""
         ...
 
     async def recover(self, session_id: str) -> SessionInfo:

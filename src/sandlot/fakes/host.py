@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from sandlot.fakes.calls import FakeCall, FakeStream, Program, check_call
+from sandlot.fakes.cordon import FakeCordon
 from sandlot.fakes.files import FakeFiles
 from sandlot.fakes.history import FakeHistory
 from sandlot.fakes.metrics import FakeMetrics
@@ -35,6 +36,7 @@ from sandlot.model import (
     Capability,
     CapabilityNotSupported,
     Conflict,
+    CordonRequest,
     Event,
     EventFilter,
     EventKind,
@@ -44,7 +46,6 @@ from sandlot.model import (
     FileKind,
     FileNotFound,
     Health,
-    HealthStatus,
     ImportRequest,
     InvalidArgument,
     InvalidState,
@@ -96,6 +97,7 @@ class FakeHost:
     def __init__(self, programs: Mapping[str, Program] | None = None, sessions_max: int = limits.SESSIONS_MAX) -> None:
         self.programs = {**PROGRAMS, **(programs or {})}
         self._sessions_max = sessions_max
+        self._cordon = FakeCordon()
         self._sessions: dict[str, FakeSession] = {}
         self._requested: dict[str, str] = {}
         self._volumes: dict[str, VolumeInfo] = {}
@@ -181,6 +183,7 @@ class FakeHost:
         return session.info()
 
     def _make(self, spec: SessionSpec) -> FakeSession:
+        self._cordon.check()
         if len(self._sessions) >= self._sessions_max:
             raise MaxSessionsReached(
                 f"there are {len(self._sessions)} sessions, and no more are allowed", next_step="destroy one"
@@ -408,19 +411,24 @@ class FakeHost:
         uptime = time.monotonic() - self._began
         share, count = Share(0, 0), len(self._sessions)
         return Health(
-            HealthStatus.HEALTHY,
-            (),
+            self._cordon.status,
+            self._cordon.reasons(),
             "online",
             space,
-            share,
-            share,
-            share,
-            count,
-            active,
-            uptime,
+            *(share, share, share),
+            *(count, active, uptime),
             (),
             self._sessions_max,
+            self._cordon.since,
         )
+
+    async def cordon(self, request: CordonRequest) -> Health:
+        self._cordon.put(request)
+        return await self.health()
+
+    async def uncordon(self) -> Health:
+        self._cordon.lift()
+        return await self.health()
 
     async def examine(self, *, repair: bool = False) -> Examination:
         del repair  # there is nothing beside the sessions that could be wrong

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from sandlot.contracts.storage import Storage
 from sandlot.host.background import Background
+from sandlot.host.cordon import Cordon
 from sandlot.host.parts import HostParts, HostSettings
 from sandlot.host.session import Session
 from sandlot.model import (
@@ -57,6 +58,7 @@ class HealthMonitor:
         self._parts = parts
         self._background = background
         self._sessions = sessions
+        self.cordon = Cordon(parts.journal)
         self._began = time.monotonic()
         self._looked: tuple[float, Health] | None = None
         self._looking: asyncio.Task[Health] | None = None
@@ -76,8 +78,15 @@ class HealthMonitor:
             self._looking.add_done_callback(self._done)
         return await asyncio.shield(self._looking)
 
+    async def health_now(self) -> Health:
+        """What a look says that begins now, whatever was under way."""
+        if self._looking is not None:
+            await asyncio.wait([self._looking])
+        return await self.health()
+
     async def admit(self) -> None:
         """Before a session is made. Raises HostUnhealthy."""
+        self.cordon.check()
         # A host that was well a moment ago is well; one that was not may be by now.
         if self._looked and time.monotonic() - self._looked[0] < limits.HEALTH_FRESH_S:
             health = self._looked[1]
@@ -117,7 +126,8 @@ class HealthMonitor:
             asyncio.gather(*map(_ask, self._parts.storages.at_work())), self._machine(), self._journal()
         )
         away = [(name, replace(_NO_SPACE, state=reason)) for name, reason in self._parts.storages.missing().items()]
-        reasons = (*self._of_storages([*storages, *away]), *self._of_machine(machine), *journal)
+        found = (*self._of_storages([*storages, *away]), *self._of_machine(machine), *journal)
+        reasons = (*self.cordon.reasons(), *found)
         fullest = max((told for _name, told in storages), key=lambda told: told.space.capacity, default=_NO_SPACE)
         sessions = tuple(self._sessions())
         return Health(
@@ -135,6 +145,7 @@ class HealthMonitor:
             uptime_s=time.monotonic() - self._began,
             errors=self._background.failures(),
             sessions_max=self._settings.sessions_max,
+            cordoned_at=self.cordon.since,
         )
 
     def _of_storages(self, storages: Sequence[tuple[str, StorageHealth]]) -> list[HealthReason]:

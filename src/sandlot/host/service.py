@@ -44,6 +44,7 @@ from sandlot.host.turns import Turns
 from sandlot.model import (
     Capability,
     Change,
+    CordonRequest,
     DiffRequest,
     Event,
     EventFilter,
@@ -181,6 +182,7 @@ class SandboxHostService:
         _running.add(self)
         try:
             await self._journal.open()
+            await self._monitor.cordon.load()
             await self._parts.templates.open()
             await self._parts.keeper.open()
             await self._lockers.start()
@@ -266,8 +268,10 @@ class SandboxHostService:
     async def create(self, spec: SessionSpec) -> SessionInfo:
         self._lifecycle.check_open()
         await self._recovery.revive(spec.request_id)
+        if self._lifecycle.requested(spec.request_id):
+            return await self._lifecycle.create(spec)
         await self._monitor.admit()
-        if not spec.mounts or self._lifecycle.requested(spec.request_id):
+        if not spec.mounts:
             return await self._lifecycle.create(spec)
         async with self._lockers.held(spec) as mounts:
             return await self._lifecycle.create(spec, mounts)
@@ -312,6 +316,17 @@ class SandboxHostService:
         """Sessions that the journal does not know, because it was lost, from what storages noted beside their files.
         Raises Unavailable."""
         return await self._recovery.rebuild()
+
+    async def cordon(self, request: CordonRequest) -> Health:
+        self._lifecycle.check_open()
+        await self._monitor.cordon.put(request)
+        return await self._monitor.health_now()
+
+    async def uncordon(self) -> Health:
+        self._lifecycle.check_open()
+        await self._monitor.cordon.lift()
+        self._lifecycle.pool.refill()
+        return await self._monitor.health_now()
 
     async def pause(self, request: PauseRequest) -> SessionInfo:
         return await self._pausing.pause(request)

@@ -47,6 +47,7 @@ from sandlot.model.control import (
     check_address,
     check_sandbox_id,
 )
+from sandlot.model.drain import Drained, DrainLeft
 from sandlot.model.environment import EnvironmentCapabilities, EnvironmentState
 from sandlot.model.errors import (
     ERRORS,
@@ -118,6 +119,7 @@ from sandlot.model.file import (
     check_path,
 )
 from sandlot.model.health import (
+    CordonRequest,
     Health,
     HealthFailure,
     HealthReason,
@@ -332,12 +334,15 @@ __all__ = [
     "Conflict",
     "ContextRequest",
     "ContextState",
+    "CordonRequest",
     "CreateSandboxRequest",
     "CreateSandboxResponse",
     "DataDirectoryHeld",
     "DeadlineExceeded",
     "DiffRequest",
     "DirectoryMake",
+    "DrainLeft",
+    "Drained",
     "EnvironmentCapabilities",
     "EnvironmentState",
     "Event",

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from sandlot.model import limits
+from sandlot.model.errors import InvalidArgument
+
 
 class HealthStatus(StrEnum):
     HEALTHY = "healthy"
@@ -50,7 +53,7 @@ DEGRADED = "degraded"  # it works, with less to fall back on
 class HealthReason:
     """Why a host is not healthy."""
 
-    what: str  # `space`, `inodes`, `memory`, `descriptors`, `journal`, `reserve`, `storage`
+    what: str  # `space`, `inodes`, `memory`, `descriptors`, `journal`, `reserve`, `storage`, `cordon`
     status: HealthStatus  # what it makes of the host
     value: float
     threshold: float
@@ -81,6 +84,22 @@ class Health:
     uptime_s: float  # of the engine
     errors: tuple[HealthFailure, ...]  # the newest, oldest first
     sessions_max: int = 0  # that it holds at once; 0: it sets no bound
+    cordoned_at: float = 0.0  # since when it makes no sessions because someone said so; 0: it does
+
+
+@dataclass(frozen=True, slots=True)
+class CordonRequest:
+    """That a host is to make no sessions from now on."""
+
+    reason: str = ""  # for whoever asks for one meanwhile
+
+    def __post_init__(self) -> None:
+        if len(self.reason) > limits.CORDON_REASON_CHARS_MAX or not self.reason.isprintable():
+            raise InvalidArgument(
+                f"a reason is one line of at most {limits.CORDON_REASON_CHARS_MAX} printable characters",
+                next_step="make it shorter",
+                limit="reason",
+            )
 
 
 def judge(what: str, value: float, warn: float, critical: float, told: str, next_step: str) -> list[HealthReason]:

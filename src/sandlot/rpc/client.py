@@ -11,6 +11,7 @@ from sandlot.model import (
     CallRequest,
     Capability,
     Change,
+    CordonRequest,
     DiffRequest,
     Event,
     EventFilter,
@@ -264,6 +265,12 @@ class HostClient:
 
     async def examine(self, *, repair: bool = False) -> Examination:
         return await self._ask.named("ExamineHost", repair=repair)
+
+    async def cordon(self, request: CordonRequest) -> Health:
+        return await self._ask.value("CordonHost", request)
+
+    async def uncordon(self) -> Health:
+        return await self._ask.named("UncordonHost")
 
     async def recover(self, session_id: str) -> SessionInfo:
         return await self._ask.named("RecoverSession", session_id=session_id)

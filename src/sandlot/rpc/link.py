@@ -29,6 +29,7 @@ REPEATABLE = frozenset(
         *("PauseSession", "ResumeSession", "ExtendSession", "RelabelSession", "PutFile", "SetAttributes", "ChangeFile"),
         *("WaitCall", "CancelCall", "CloseStdin", "ResizeCall", "LeaveTool", "LeaveCode", "WaitProcess"),
         *("CloseProcessStdin", "ResizeTerminal", "ExposePort", "WarmTemplate", "TagTemplate"),
+        *("CordonHost", "UncordonHost"),
     }
 )
 # When it was done before the cut, there is nothing left that it could be done to.

@@ -56,6 +56,8 @@ VERBS: Mapping[str, str] = {
     "HealthCheck": "health",
     "GetCapabilities": "capabilities",
     "ExamineHost": "examine",
+    "CordonHost": "cordon",
+    "UncordonHost": "uncordon",
     "LaunchProcess": "launch_process",
     "ListProcesses": "list_processes",
     "GetProcessStatus": "process_status",

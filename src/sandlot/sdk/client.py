@@ -10,6 +10,8 @@ from sandlot import registry
 from sandlot.config.remote import load_remote
 from sandlot.contracts import CustomTool, Host
 from sandlot.model import (
+    CordonRequest,
+    Drained,
     Examination,
     Health,
     HostSample,
@@ -19,6 +21,7 @@ from sandlot.model import (
     SessionSample,
     limits,
 )
+from sandlot.sdk.caller import call_back
 
 if TYPE_CHECKING:
     import asyncio
@@ -127,6 +130,51 @@ class Client:
         """The same, for who does not wait on a loop."""
         return self.portal.run(self._examine(repair))
 
+    async def acordon(self, reason: str = "") -> Health:
+        """The host makes no sessions from now on, also after a restart, and tells the reason to whoever asks for one.
+        Sessions that are there go on. Raises InvalidArgument, Unavailable, PermissionDenied."""
+        return await self.run(self._cordon(CordonRequest(reason)))
+
+    def cordon(self, reason: str = "") -> Health:
+        """The same, for who does not wait on a loop."""
+        return self.portal.run(self._cordon(CordonRequest(reason)))
+
+    async def auncordon(self) -> Health:
+        """The host makes sessions again. Raises Unavailable, PermissionDenied."""
+        return await self.run(self._uncordon())
+
+    def uncordon(self) -> Health:
+        """The same, for who does not wait on a loop."""
+        return self.portal.run(self._uncordon())
+
+    async def adrain(
+        self,
+        reason: str = "",
+        *,
+        timeout: float = limits.HOST_DRAIN_S,
+        pause: bool = False,
+        memory: bool = False,
+        to: "Client | None" = None,
+        on_progress: Callable[[Drained], object] | None = None,
+    ) -> Drained:
+        """Empty the host: it is cordoned, and its sandboxes end by themselves, are paused, or move to the host of
+        another client. What is left when the time is up is told with the reason. Raises InvalidArgument, Unavailable,
+        PermissionDenied."""
+        return await self.run(self._drain(reason, timeout, pause, memory, to, on_progress))
+
+    def drain(
+        self,
+        reason: str = "",
+        *,
+        timeout: float = limits.HOST_DRAIN_S,
+        pause: bool = False,
+        memory: bool = False,
+        to: "Client | None" = None,
+        on_progress: Callable[[Drained], object] | None = None,
+    ) -> Drained:
+        """The same, for who does not wait on a loop."""
+        return self.portal.run(self._drain(reason, timeout, pause, memory, to, on_progress))
+
     async def ametrics(self, *, since: float = 0.0, limit: int = limits.SAMPLES_KEPT) -> list[HostSample]:
         """What the machine used in the last hour, oldest first; the last one is of now."""
         return await self.run(self._metrics(MetricsRequest(None, since, limit)))
@@ -151,6 +199,28 @@ class Client:
 
     async def _examine(self, repair: bool) -> Examination:
         return await (await self.host()).examine(repair=repair)
+
+    async def _cordon(self, request: CordonRequest) -> Health:
+        return await (await self.host()).cordon(request)
+
+    async def _uncordon(self) -> Health:
+        return await (await self.host()).uncordon()
+
+    async def _drain(
+        self,
+        reason: str,
+        timeout: float,
+        pause: bool,
+        memory: bool,
+        to: "Client | None",
+        on_progress: Callable[[Drained], object] | None,
+    ) -> Drained:
+        begin, told = registry.load("sdk", "drain"), Drained(0)
+        elsewhere = await to.host() if to else None
+        async for told in begin(await self.host(), reason, timeout, pause=pause, memory=memory, to=elsewhere):
+            if on_progress is not None:
+                await call_back(on_progress, told)
+        return told
 
     async def _health(self) -> Health:
         return await (await self.host()).health()

@@ -93,6 +93,7 @@ class _HostFigures(CollectorRegistry):
 def _host_values(health: Health) -> Iterator[tuple[str, str, float]]:
     yield "sessions", "Sessions that the host holds.", health.session_count
     yield "sessions_max", "Sessions that it holds at most; 0: it sets no bound.", health.sessions_max
+    yield "cordoned", "1 while it makes no sessions because someone said so.", float(health.cordoned_at > 0)
     yield "calls_running", "Calls that have not ended.", health.active_calls
     yield "space_used_bytes", "Of the filesystem or the pool of sessions.", health.pool_space.allocated_bytes
     yield "space_free_bytes", "What is left of it for this host.", health.pool_space.free_bytes

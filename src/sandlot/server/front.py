@@ -109,7 +109,11 @@ class Front:
         if health is None:
             await _page(scope, send, 503, {"status": "unknown"})
             return
-        document = {"status": health.status.value, "reasons": [reason.message for reason in health.reasons]}
+        document = {
+            "status": health.status.value,
+            "cordoned": health.cordoned_at > 0,
+            "reasons": [reason.message for reason in health.reasons],
+        }
         await _page(scope, send, 503 if health.status is HealthStatus.UNHEALTHY else 200, document)
 
     async def _metrics(self, scope: Scope, send: Send) -> None:

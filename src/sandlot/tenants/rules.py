@@ -28,7 +28,8 @@ _CHANGE: Final = """
 _OWN: Final = "create list fork import_session health events get_volume remove_volume list_volumes all_metrics"
 _OPEN: Final = "capabilities tools list_templates get_template"
 _OPERATOR: Final = """
-    make_template tag_template remove_template warm_template prune_templates examine host_metrics
+    make_template tag_template remove_template warm_template prune_templates examine host_metrics cordon
+    uncordon
 """
 
 READS: Final = frozenset(f"{_LOOK} {_OPEN}".split())  # of those that are passed on: what a key that may only look has

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .common_pb import Share
 
 
-_HealthFields: TypeAlias = Literal["status", "reasons", "pool_state", "pool_space", "inodes", "memory", "descriptors", "session_count", "active_calls", "uptime_s", "errors", "sessions_max"]
+_HealthFields: TypeAlias = Literal["status", "reasons", "pool_state", "pool_space", "inodes", "memory", "descriptors", "session_count", "active_calls", "uptime_s", "errors", "sessions_max", "cordoned_at"]
 
 class Health(Message[_HealthFields]):
     """
@@ -93,9 +93,15 @@ class Health(Message[_HealthFields]):
             ```proto
             int64 sessions_max = 12;
             ```
+        cordoned_at:
+            since when it makes no sessions because someone said so; 0: it does
+
+            ```proto
+            double cordoned_at = 13;
+            ```
     """
 
-    __slots__ = ("status", "reasons", "pool_state", "pool_space", "inodes", "memory", "descriptors", "session_count", "active_calls", "uptime_s", "errors", "sessions_max")
+    __slots__ = ("status", "reasons", "pool_state", "pool_space", "inodes", "memory", "descriptors", "session_count", "active_calls", "uptime_s", "errors", "sessions_max", "cordoned_at")
 
     if TYPE_CHECKING:
 
@@ -114,6 +120,7 @@ class Health(Message[_HealthFields]):
             uptime_s: float = 0,
             errors: list[HealthFailure] | None = None,
             sessions_max: int = 0,
+            cordoned_at: float = 0,
         ) -> None:
             pass
 
@@ -129,6 +136,39 @@ class Health(Message[_HealthFields]):
         uptime_s: float
         errors: list[HealthFailure]
         sessions_max: int
+        cordoned_at: float
+
+_CordonRequestFields: TypeAlias = Literal["reason"]
+
+class CordonRequest(Message[_CordonRequestFields]):
+    """
+    That a host is to make no sessions from now on.
+
+    ```proto
+    message sandlot.v1.CordonRequest
+    ```
+
+    Attributes:
+        reason:
+            for whoever asks for one meanwhile
+
+            ```proto
+            string reason = 1;
+            ```
+    """
+
+    __slots__ = ("reason",)
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            reason: str = "",
+        ) -> None:
+            pass
+
+        reason: str
 
 _HealthReasonFields: TypeAlias = Literal["what", "status", "value", "threshold", "message", "next_step"]
 
@@ -142,7 +182,7 @@ class HealthReason(Message[_HealthReasonFields]):
 
     Attributes:
         what:
-            `space`, `inodes`, `memory`, `descriptors`, `journal`, `reserve`, `storage`
+            `space`, `inodes`, `memory`, `descriptors`, `journal`, `reserve`, `storage`, `cordon`
 
             ```proto
             string what = 1;
@@ -499,12 +539,13 @@ class Version(Message[_VersionFields]):
 
 
 _DESC = file_desc(
-    b'\n\x15sandlot/v1/host.proto\x12\nsandlot.v1\x1a\x17sandlot/v1/common.proto"\xed\x03\n\x06Health\x12\x16\n\x06status\x18\x01 \x01(\tR\x06status\x122\n\x07reasons\x18\x02 \x03(\x0b2\x18.sandlot.v1.HealthReasonR\x07reasons\x12\x1d\n\npool_state\x18\x03 \x01(\tR\tpoolState\x124\n\npool_space\x18\x04 \x01(\x0b2\x15.sandlot.v1.PoolSpaceR\tpoolSpace\x12)\n\x06inodes\x18\x05 \x01(\x0b2\x11.sandlot.v1.ShareR\x06inodes\x12)\n\x06memory\x18\x06 \x01(\x0b2\x11.sandlot.v1.ShareR\x06memory\x123\n\x0bdescriptors\x18\x07 \x01(\x0b2\x11.sandlot.v1.ShareR\x0bdescriptors\x12#\n\rsession_count\x18\x08 \x01(\x03R\x0csessionCount\x12!\n\x0cactive_calls\x18\t \x01(\x03R\x0bactiveCalls\x12\x19\n\x08uptime_s\x18\n \x01(\x01R\x07uptimeS\x121\n\x06errors\x18\x0b \x03(\x0b2\x19.sandlot.v1.HealthFailureR\x06errors\x12!\n\x0csessions_max\x18\x0c \x01(\x03R\x0bsessionsMax"\xa5\x01\n\x0cHealthReason\x12\x12\n\x04what\x18\x01 \x01(\tR\x04what\x12\x16\n\x06status\x18\x02 \x01(\tR\x06status\x12\x14\n\x05value\x18\x03 \x01(\x01R\x05value\x12\x1c\n\tthreshold\x18\x04 \x01(\x01R\tthreshold\x12\x18\n\x07message\x18\x05 \x01(\tR\x07message\x12\x1b\n\tnext_step\x18\x06 \x01(\tR\x08nextStep"M\n\rHealthFailure\x12\x0e\n\x02at\x18\x01 \x01(\x01R\x02at\x12\x12\n\x04what\x18\x02 \x01(\tR\x04what\x12\x18\n\x07message\x18\x03 \x01(\tR\x07message"\xcb\x01\n\tPoolSpace\x12\x1d\n\nsize_bytes\x18\x01 \x01(\x03R\tsizeBytes\x12\'\n\x0fallocated_bytes\x18\x02 \x01(\x03R\x0eallocatedBytes\x12\x1d\n\nfree_bytes\x18\x03 \x01(\x03R\tfreeBytes\x12\x1a\n\x08capacity\x18\x04 \x01(\x01R\x08capacity\x12)\n\rfragmentation\x18\x05 \x01(\x01H\x00R\rfragmentation\x88\x01\x01B\x10\n\x0e_fragmentation"4\n\x0eCapabilityList\x12"\n\x0ccapabilities\x18\x01 \x03(\tR\x0ccapabilities"(\n\x0eExamineRequest\x12\x16\n\x06repair\x18\x01 \x01(\x08R\x06repair"Z\n\x0bExamination\x12\x1a\n\x08sessions\x18\x01 \x01(\x03R\x08sessions\x12/\n\x08findings\x18\x02 \x03(\x0b2\x13.sandlot.v1.FindingR\x08findings"\x9e\x01\n\x07Finding\x12\x12\n\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n\x06detail\x18\x03 \x01(\tR\x06detail\x12\x1b\n\tnext_step\x18\x04 \x01(\tR\x08nextStep\x12\x1e\n\nrepairable\x18\x05 \x01(\x08R\nrepairable\x12\x16\n\x06mended\x18\x06 \x01(\x08R\x06mended"N\n\x07Version\x12\x18\n\x07version\x18\x01 \x01(\tR\x07version\x12\x10\n\x03api\x18\x02 \x01(\x05R\x03api\x12\x17\n\x07api_min\x18\x03 \x01(\x05R\x06apiMin2\x85\x02\n\x0bHostService\x126\n\x0bHealthCheck\x12\x13.sandlot.v1.Nothing\x1a\x12.sandlot.v1.Health\x12B\n\x0fGetCapabilities\x12\x13.sandlot.v1.Nothing\x1a\x1a.sandlot.v1.CapabilityList\x12B\n\x0bExamineHost\x12\x1a.sandlot.v1.ExamineRequest\x1a\x17.sandlot.v1.Examination\x126\n\nGetVersion\x12\x13.sandlot.v1.Nothing\x1a\x13.sandlot.v1.Versionb\x06proto3',
+    b'\n\x15sandlot/v1/host.proto\x12\nsandlot.v1\x1a\x17sandlot/v1/common.proto"\x8e\x04\n\x06Health\x12\x16\n\x06status\x18\x01 \x01(\tR\x06status\x122\n\x07reasons\x18\x02 \x03(\x0b2\x18.sandlot.v1.HealthReasonR\x07reasons\x12\x1d\n\npool_state\x18\x03 \x01(\tR\tpoolState\x124\n\npool_space\x18\x04 \x01(\x0b2\x15.sandlot.v1.PoolSpaceR\tpoolSpace\x12)\n\x06inodes\x18\x05 \x01(\x0b2\x11.sandlot.v1.ShareR\x06inodes\x12)\n\x06memory\x18\x06 \x01(\x0b2\x11.sandlot.v1.ShareR\x06memory\x123\n\x0bdescriptors\x18\x07 \x01(\x0b2\x11.sandlot.v1.ShareR\x0bdescriptors\x12#\n\rsession_count\x18\x08 \x01(\x03R\x0csessionCount\x12!\n\x0cactive_calls\x18\t \x01(\x03R\x0bactiveCalls\x12\x19\n\x08uptime_s\x18\n \x01(\x01R\x07uptimeS\x121\n\x06errors\x18\x0b \x03(\x0b2\x19.sandlot.v1.HealthFailureR\x06errors\x12!\n\x0csessions_max\x18\x0c \x01(\x03R\x0bsessionsMax\x12\x1f\n\x0bcordoned_at\x18\r \x01(\x01R\ncordonedAt"\'\n\rCordonRequest\x12\x16\n\x06reason\x18\x01 \x01(\tR\x06reason"\xa5\x01\n\x0cHealthReason\x12\x12\n\x04what\x18\x01 \x01(\tR\x04what\x12\x16\n\x06status\x18\x02 \x01(\tR\x06status\x12\x14\n\x05value\x18\x03 \x01(\x01R\x05value\x12\x1c\n\tthreshold\x18\x04 \x01(\x01R\tthreshold\x12\x18\n\x07message\x18\x05 \x01(\tR\x07message\x12\x1b\n\tnext_step\x18\x06 \x01(\tR\x08nextStep"M\n\rHealthFailure\x12\x0e\n\x02at\x18\x01 \x01(\x01R\x02at\x12\x12\n\x04what\x18\x02 \x01(\tR\x04what\x12\x18\n\x07message\x18\x03 \x01(\tR\x07message"\xcb\x01\n\tPoolSpace\x12\x1d\n\nsize_bytes\x18\x01 \x01(\x03R\tsizeBytes\x12\'\n\x0fallocated_bytes\x18\x02 \x01(\x03R\x0eallocatedBytes\x12\x1d\n\nfree_bytes\x18\x03 \x01(\x03R\tfreeBytes\x12\x1a\n\x08capacity\x18\x04 \x01(\x01R\x08capacity\x12)\n\rfragmentation\x18\x05 \x01(\x01H\x00R\rfragmentation\x88\x01\x01B\x10\n\x0e_fragmentation"4\n\x0eCapabilityList\x12"\n\x0ccapabilities\x18\x01 \x03(\tR\x0ccapabilities"(\n\x0eExamineRequest\x12\x16\n\x06repair\x18\x01 \x01(\x08R\x06repair"Z\n\x0bExamination\x12\x1a\n\x08sessions\x18\x01 \x01(\x03R\x08sessions\x12/\n\x08findings\x18\x02 \x03(\x0b2\x13.sandlot.v1.FindingR\x08findings"\x9e\x01\n\x07Finding\x12\x12\n\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n\x06detail\x18\x03 \x01(\tR\x06detail\x12\x1b\n\tnext_step\x18\x04 \x01(\tR\x08nextStep\x12\x1e\n\nrepairable\x18\x05 \x01(\x08R\nrepairable\x12\x16\n\x06mended\x18\x06 \x01(\x08R\x06mended"N\n\x07Version\x12\x18\n\x07version\x18\x01 \x01(\tR\x07version\x12\x10\n\x03api\x18\x02 \x01(\x05R\x03api\x12\x17\n\x07api_min\x18\x03 \x01(\x05R\x06apiMin2\xfb\x02\n\x0bHostService\x126\n\x0bHealthCheck\x12\x13.sandlot.v1.Nothing\x1a\x12.sandlot.v1.Health\x12B\n\x0fGetCapabilities\x12\x13.sandlot.v1.Nothing\x1a\x1a.sandlot.v1.CapabilityList\x12B\n\x0bExamineHost\x12\x1a.sandlot.v1.ExamineRequest\x1a\x17.sandlot.v1.Examination\x12;\n\nCordonHost\x12\x19.sandlot.v1.CordonRequest\x1a\x12.sandlot.v1.Health\x127\n\x0cUncordonHost\x12\x13.sandlot.v1.Nothing\x1a\x12.sandlot.v1.Health\x126\n\nGetVersion\x12\x13.sandlot.v1.Nothing\x1a\x13.sandlot.v1.Versionb\x06proto3',
     [
         common_pb.desc(),
     ],
     {
         "Health": Health,
+        "CordonRequest": CordonRequest,
         "HealthReason": HealthReason,
         "HealthFailure": HealthFailure,
         "PoolSpace": PoolSpace,
