@@ -156,8 +156,17 @@ START_S = 120.0  # for another program's engine to start, which may make the bui
 BODY_PAUSE_S = 60.0  # between two pieces of a request
 WRITE_IDLE_S = 300.0  # for a client to read on
 DISCARDED_BYTES_MAX = 64 * MIB  # of a request that was answered before it had come whole
+TUNNEL_HELD_BYTES = 64 * KIB  # of what a client said and nobody has taken yet
 DRAIN_S = 10.0  # for requests under way, when a server is asked to stop
 TAKE_OVER_S = 2.0  # for another program to hold a data directory whose engine has ended
+
+PREVIEW_ANSWER_S = 300.0  # for a program to begin its answer
+PREVIEW_IDLE_S = 3600.0  # between two pieces of an answer, or of a tunnel
+PREVIEW_CONTINUE_S = 1.0  # for a program to want a body that its client offered
+PREVIEW_KEPT_S = 4.0  # that a connection to a program waits for another request
+PREVIEW_EXPIRES_S = 24 * 3600.0  # that a token is good for, where nothing is asked for
+PREVIEW_EXPIRES_S_MAX = 30 * 24 * 3600.0
+PREVIEWS_PUBLIC_MAX = 10_000  # ports of all sessions together
 
 MESSAGE_BYTES_MAX = 16 * MIB  # of one message of the wire, either way
 PIECE_BYTES = 256 * KIB  # of one piece of a stream

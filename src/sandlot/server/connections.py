@@ -6,6 +6,7 @@ an end, and what a client can make us keep is bounded. A request under way is no
 import asyncio
 import json
 import logging
+import sys
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from sandlot.model import limits
+from sandlot.server.tunnels import ClientTunnel
 
 _log = logging.getLogger("sandlot.server")
 # What uvicorn says is told by whoever is behind it, or is a request that was cut off on purpose.
@@ -53,6 +55,10 @@ class TooLarge(Exception):
     """Of a head."""
 
 
+class Ambiguous(Exception):
+    """Two servers could read it differently."""
+
+
 class Connection(HttpToolsProtocol):
     """`is_trusted`: its peer is known to be the same user; it may be silent until it has something to say."""
 
@@ -69,6 +75,8 @@ class Connection(HttpToolsProtocol):
         self._has_begun = False  # a head has
         self._is_in_message = False
         self._last_data_at = 0.0
+        self._data = b""  # that is being read
+        self._tunnel: ClientTunnel | None = None
         self._head_timer: asyncio.TimerHandle | None = None
         self._body_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
@@ -89,6 +97,8 @@ class Connection(HttpToolsProtocol):
                 timer.cancel()
         self._head_timer = self._body_timer = self._write_timer = None
         self._unset_keepalive_if_required()
+        if self._tunnel is not None:
+            self._tunnel.lose()
         super().connection_lost(exc)
 
     @property
@@ -105,13 +115,25 @@ class Connection(HttpToolsProtocol):
 
     # ---- what comes --------------------------------------------------------------------------------------------
 
+    def eof_received(self) -> bool | None:  # pyright: ignore[reportIncompatibleMethodOverride] - as asyncio has it
+        """True: it goes on, one way."""
+        if self._tunnel is None or not self._tunnel.is_accepted or self.scheme == "https":
+            return None
+        self._tunnel.end()
+        return True
+
     def data_received(self, data: bytes) -> None:
+        if self._tunnel is not None:
+            self._tunnel.feed(data)
+            return
         self._last_data_at = self.loop.time()
         if self._is_in_message:
             self._framing_bytes += len(data)
         else:
             self._head_bytes += len(data)
+        self._data = data
         super().data_received(data)
+        self._data = b""
         if self.transport.is_closing():
             return
         if self._is_in_message:
@@ -137,6 +159,8 @@ class Connection(HttpToolsProtocol):
             self._await_head()
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self._is_in_message:
+            return  # a trailer: what comes behind the body says nothing of the request
         if len(self.headers) >= limits.HEADERS_MAX:
             raise TooLarge(f"more than {limits.HEADERS_MAX} headers")
         super().on_header(name, value)
@@ -145,6 +169,8 @@ class Connection(HttpToolsProtocol):
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > limits.HEADER_BYTES_MAX:
             raise TooLarge(f"the head is larger than {limits.HEADER_BYTES_MAX} bytes")
+        self._check_one_reading()
+        self.scope["sandlot.target"] = self.url  # pyright: ignore[reportGeneralTypeIssues] - a scope may have more
         super().on_headers_complete()
         self._head_bytes = self._framing_bytes = self._body_bytes = 0
         self._is_in_message, self._has_begun = True, False
@@ -173,8 +199,40 @@ class Connection(HttpToolsProtocol):
         if self.timeout_keep_alive_task is not None and not self._is_in_message:
             self._crowd.waiting[self] = self.loop.time()
 
+    def _check_one_reading(self) -> None:
+        """What the parser lets pass, and another server before us could take for something else."""
+        count = dict.fromkeys((b"host", b"content-length", b"transfer-encoding", b"upgrade"), 0)
+        for name, value in self.headers:
+            if name in count:
+                count[name] += 1
+                if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
+                    raise Ambiguous("another encoding than chunks")
+        if max(count.values()) > 1:
+            raise Ambiguous("a header that says how to read the request stands there twice")
+        has_body = count[b"transfer-encoding"] or any(
+            name == b"content-length" and value.strip(b"0 ") for name, value in self.headers
+        )
+        parser = self.parser
+        assert parser is not None, "it is reading"
+        if count[b"transfer-encoding"] and parser.get_http_version() != "1.1":
+            raise Ambiguous("chunks in a version that has none")
+        if parser.should_upgrade():
+            if has_body:
+                raise Ambiguous("a body behind which another protocol would begin")
+            self.scope["sandlot.tunnel"] = ClientTunnel(self.loop, self.transport, self.flow, self._leave_http)  # pyright: ignore[reportGeneralTypeIssues]
+
+    def _leave_http(self) -> None:
+        self.cycle.response_started = True
+
     def _unsupported_upgrade_warning(self) -> None:
-        """It is answered as if it had not asked."""
+        """Called while the parser says where HTTP ends. Whoever answers may go on from there; else the connection ends
+        with the answer, because what comes then cannot be read."""
+        stopped = sys.exception()
+        offset = stopped.args[0] if stopped is not None and stopped.args else len(self._data)
+        self.cycle.keep_alive = False
+        self._tunnel = self.scope.get("sandlot.tunnel")  # pyright: ignore[reportAttributeAccessIssue]
+        if self._tunnel is not None and offset < len(self._data):
+            self._tunnel.feed(self._data[offset:])
 
     # ---- waiting for the client --------------------------------------------------------------------------------
 
@@ -205,6 +263,11 @@ class Connection(HttpToolsProtocol):
         self._body_timer = self.loop.call_later(limits.BODY_PAUSE_S / _LOOKS, self._look_at_body)
 
     # ---- what goes ---------------------------------------------------------------------------------------------
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        if self._tunnel is not None and self._tunnel.is_accepted:
+            self.transport.close()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -247,4 +310,4 @@ def answer(status: int, code: str, message: str) -> bytes:
     return STATUS_LINE[status] + head + body
 
 
-__all__ = ["Bounds", "Connection", "Crowd", "FlowControl", "TooLarge", "answer"]
+__all__ = ["Ambiguous", "Bounds", "Connection", "Crowd", "FlowControl", "TooLarge", "answer"]
