@@ -35,9 +35,9 @@ ROUNDS_MIN = 3  # how often each place must be hit
 
 def places_of(storage: str) -> tuple[str, ...]:
     """Where an engine that uses this storage comes by. One that is whole has nothing to merge, and moves no guest when
-    a snapshot is taken. Nothing sleeps here, and no template or volume is made: the places of that are those of
-    tests/e2e/test_sleeping.py and tests/e2e/test_half_kept.py."""
-    others = ("checkpoint:", "restore:", "template:", "volume:")
+    a snapshot is taken. Nothing sleeps here, no template or volume is made, and every file can be replaced: the places
+    of that are those of tests/e2e/test_sleeping.py, tests/e2e/test_half_kept.py and tests/e2e/test_files_killed.py."""
+    others = ("checkpoint:", "restore:", "template:", "volume:", "file: half copied")
     awake = tuple(name for name in failpoints.NAMES if not name.startswith(others))
     if storage == "layers":
         return awake

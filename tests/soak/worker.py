@@ -5,11 +5,14 @@ Before an operation it writes what it is about to do, and after it what came bac
 
 import asyncio
 import contextlib
+import io
 import json
 import os
 import random
 import signal
 import sys
+import tarfile
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,8 @@ from sandlot.model import (
     CallRequest,
     CapabilityNotSupported,
     ExportRequest,
+    FileCopy,
+    FileWrite,
     ForkRequest,
     ImportRequest,
     MoveRequest,
@@ -32,6 +37,7 @@ from sandlot.model import (
     SessionSpec,
     SessionState,
     SnapshotRequest,
+    TreeUpload,
     TurnRequest,
     limits,
 )
@@ -41,6 +47,7 @@ from tests.soak.shelf import build_two as build
 OPERATIONS_MAX = 60
 SESSIONS_MAX = 8
 OFTEN = ("write", "turn")
+WAYS = ("command", "file", "copy", "upload")  # to write
 SOMETIMES = ("rollback", "snapshot", "delete", "fork", "destroy", "rest", "recover", "move", "import")
 FAIL_S = 30
 DISK_BYTES = 64 << 20
@@ -143,11 +150,35 @@ class Worker:
                 await asyncio.sleep(0.01)
 
     async def _put(self, session_id: str, tag: str) -> None:
-        # A command outlives the engine that began it; what it does must be whole at every moment.
-        script = f"mkdir -p d/{tag}; echo {tag} > d/{tag}/f; echo {tag} > new; mv new value"
+        """By a command or by a verb of files. A command outlives the engine that began it; what each does must be whole
+        at every moment."""
+        way, content = self._rng.choice(WAYS), f"{tag}\n".encode()
+        script = f"mkdir -p d/{tag}; echo {tag} > d/{tag}/f"
+        if way == "command":
+            script += f"; echo {tag} > new; mv new value"
         async with self._host.call(CallRequest(session_id, ("sh", "-ec", script))) as stream:
             result = await stream.result()
         assert result.exit_code == 0, result
+        if way == "file":
+            await self._host.write_file(FileWrite(session_id, "value"), _once(content))
+        elif way == "copy":
+            await self._host.copy_file(FileCopy(session_id, f"d/{tag}/f", to="value"))
+        elif way == "upload":
+            await self._host.upload_tree(TreeUpload(session_id, "."), _once(_archive(value=content)))
+
+
+async def _once(content: bytes) -> AsyncIterator[bytes]:
+    yield content
+
+
+def _archive(**files: bytes) -> bytes:
+    told = io.BytesIO()
+    with tarfile.open(fileobj=told, mode="w") as tar:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return told.getvalue()
 
 
 async def main() -> None:

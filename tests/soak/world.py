@@ -128,7 +128,10 @@ async def _go_on(host: SandboxHostService, session: SessionInfo, pending: dict[s
 
 async def value_of(host: SandboxHostService, session_id: str) -> str:
     text = bytearray()
-    script = 'cat value 2>/dev/null || true; t=$(cat value 2>/dev/null) || exit 0; test "$(cat d/$t/f)" = "$t"'
+    script = (
+        "! ls -A | grep '^[.]sandlot-' || exit 9; "  # a name of ours that an engine left
+        'cat value 2>/dev/null || true; t=$(cat value 2>/dev/null) || exit 0; test "$(cat d/$t/f)" = "$t"'
+    )
     async with host.call(CallRequest(session_id, ("sh", "-c", script))) as stream:
         async for event in stream:
             if isinstance(event, CallOutput):
