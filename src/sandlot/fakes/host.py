@@ -22,10 +22,12 @@ from sandlot.fakes.ports import FakePorts
 from sandlot.fakes.processes import FakeProcesses
 from sandlot.fakes.programs import PROGRAMS
 from sandlot.fakes.session import NAME, FakeSession
+from sandlot.fakes.templates import FakeTemplates
 from sandlot.fakes.terminals import FakeTerminals
 from sandlot.fakes.tools import CATALOGUE, FakeToolCall, FakeToolStream, do_direct, wrong_arguments
 from sandlot.fakes.tree import WORKSPACE
 from sandlot.fakes.tty import FakeTty, run_program
+from sandlot.fakes.volumes import FakeVolumes
 from sandlot.fakes.wishes import check_wishes
 from sandlot.model import (
     AUTO,
@@ -35,7 +37,6 @@ from sandlot.model import (
     CallRequest,
     Capability,
     CapabilityNotSupported,
-    Conflict,
     CordonRequest,
     Event,
     EventFilter,
@@ -66,18 +67,12 @@ from sandlot.model import (
     SessionSpec,
     SessionState,
     Share,
-    TemplateEvent,
-    TemplateInfo,
     TemplateNotFound,
-    TemplateRequest,
     TerminalSize,
     Tool,
     ToolRequest,
     ToolsInFlight,
-    VolumeInfo,
-    VolumeSpec,
     check_session_id,
-    check_template,
     limits,
     new_call_id,
     new_session_id,
@@ -100,7 +95,6 @@ class FakeHost:
         self._cordon = FakeCordon()
         self._sessions: dict[str, FakeSession] = {}
         self._requested: dict[str, str] = {}
-        self._volumes: dict[str, VolumeInfo] = {}
         self._tool_calls: dict[tuple[str, str], FakeToolCall] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._events: list[Event] = []
@@ -134,6 +128,13 @@ class FakeHost:
         ports = FakePorts(self._find)
         self.expose_port, self.list_ports = ports.expose_port, ports.list_ports
         self.unexpose_port, self.connect_port = ports.unexpose_port, ports.connect_port
+        templates, volumes = FakeTemplates(), FakeVolumes()
+        self.list_templates, self.get_template = templates.list_templates, templates.get_template
+        self.make_template, self.tag_template = templates.make_template, templates.tag_template
+        self.remove_template, self.warm_template = templates.remove_template, templates.warm_template
+        self.prune_templates = templates.prune_templates
+        self.create_volume, self.get_volume = volumes.create_volume, volumes.get_volume
+        self.list_volumes, self.remove_volume = volumes.list_volumes, volumes.remove_volume
         metrics = FakeMetrics(self._find, self._sessions.values)
         self.session_metrics, self.host_metrics = metrics.session_metrics, metrics.host_metrics
         self.all_metrics = metrics.all_metrics
@@ -437,52 +438,6 @@ class FakeHost:
     async def capabilities(self) -> frozenset[Capability]:
         return CAPABILITIES
 
-    # ---- templates and volumes ---------------------------------------------------------------------------------
-
-    async def list_templates(self) -> Sequence[TemplateInfo]:
-        return []
-
-    async def get_template(self, name: str) -> TemplateInfo:
-        raise _no_template(name)
-
-    @asynccontextmanager
-    async def make_template(self, request: TemplateRequest) -> AsyncGenerator[AsyncIterator[TemplateEvent]]:
-        raise CapabilityNotSupported(f"the fake makes no template {request.name}", next_step="use a real host")
-        yield  # unreachable: it makes this a generator
-
-    async def tag_template(self, name: str, new_name: str) -> TemplateInfo:
-        check_template(new_name)
-        raise _no_template(name)
-
-    async def remove_template(self, name: str) -> TemplateInfo:
-        raise _no_template(name)
-
-    async def warm_template(self, name: str, count: int) -> TemplateInfo:
-        limits.within("count", count, 0, limits.WARM_MAX)
-        raise _no_template(name)
-
-    async def prune_templates(self, budget_bytes: int) -> Sequence[TemplateInfo]:
-        limits.within("budget_bytes", budget_bytes, 0, limits.BYTES_MAX)
-        return []
-
-    async def create_volume(self, spec: VolumeSpec) -> VolumeInfo:
-        if spec.name in self._volumes:
-            raise Conflict(f"there is a volume {spec.name}", next_step="choose another name")
-        self._volumes[spec.name] = VolumeInfo(spec.name, spec.shared, time.time())
-        return self._volumes[spec.name]
-
-    async def get_volume(self, name: str) -> VolumeInfo:
-        if name not in self._volumes:
-            raise NotFound(f"there is no volume {name}", next_step="list them")
-        return replace(self._volumes[name], space_used=0)
-
-    async def list_volumes(self) -> Sequence[VolumeInfo]:
-        return list(self._volumes.values())
-
-    async def remove_volume(self, name: str) -> None:
-        await self.get_volume(name)
-        del self._volumes[name]
-
     # ---- elsewhere ---------------------------------------------------------------------------------------------
 
     @asynccontextmanager
@@ -500,8 +455,3 @@ class FakeHost:
     async def import_session(self, request: ImportRequest, content: AsyncIterable[bytes]) -> SessionInfo:
         del request, content
         raise CapabilityNotSupported(DEVIATIONS["a_session_comes_back_from_its_export"], next_step="use a real host")
-
-
-def _no_template(name: str) -> TemplateNotFound:
-    check_template(name)
-    return TemplateNotFound(f"there is no template {name}", next_step="list them")
