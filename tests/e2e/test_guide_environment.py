@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +26,14 @@ def code_of_the_guide() -> str:
     return found[0]
 
 
-async def shell(process: "asyncssh.SSHServerProcess[bytes]") -> None:
+async def shell(home: Path, process: "asyncssh.SSHServerProcess[bytes]") -> None:
     """One channel: a shell of this machine. When the channel is closed it runs on, as with other servers."""
     ran = await asyncio.create_subprocess_exec(
         *("/bin/sh", "-c", process.command or "exit 1"),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env={"PATH": os.environ["PATH"], "HOME": "/nonexistent"},
+        env={"PATH": os.environ["PATH"], "HOME": str(home)},
         start_new_session=True,
     )
     assert ran.stdin
@@ -83,7 +84,7 @@ async def machine(place: Path) -> AsyncGenerator[dict[str, str]]:
         0,
         server_host_keys=[place / "host"],
         authorized_client_keys=str(place / "client.pub"),
-        process_factory=shell,
+        process_factory=partial(shell, place),
         encoding=None,
     )
     port = server.get_port()

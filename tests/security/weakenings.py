@@ -195,7 +195,7 @@ GUESTS = (
                 "need(sethostname(",
                 'int leak = open("/", O_PATH | O_DIRECTORY);\n    dup2(leak, 15);\n    need(sethostname(',
             ),
-            Edit("spawn.c", "must(plan, raw(SYS_close_range, 3, INT_MAX, 0, 0), STAGE_RESOURCES);", ""),
+            Edit("spawn.c", "must(plan, raw(SYS_close_range, 4, INT_MAX, 0, 0), STAGE_RESOURCES);", ""),
         ),
     ),
     Weakening(

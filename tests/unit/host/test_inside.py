@@ -45,8 +45,9 @@ def place(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Place]:
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "secret").write_text("secret")
     place = Place(folder, "" if request.param == "root" else str(folder))
-    before = descriptors()
+    stood, before = Path.cwd(), descriptors()
     yield place
+    os.chdir(stood)
     assert descriptors() == before
     place.inside.close()
     assert (tmp_path / "outside" / "secret").read_text() == "secret"

@@ -123,7 +123,7 @@ async def test_it_is_found_by_the_next_provisioner(tmp_path: Path) -> None:
         "print(asyncio.run(provisioner(Path(sys.argv[1])).launch(config)).instance_id)\n"
     )
     child = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", script, str(tmp_path), stdout=asyncio.subprocess.PIPE
+        sys.executable, "-c", script, str(tmp_path), stdout=asyncio.subprocess.PIPE, cwd=Path(__file__).parents[3]
     )
     said, _ = await child.communicate()
     one = provisioner(tmp_path)

@@ -199,6 +199,8 @@ class GuestProgram:
 
     def wait_over(self, ident: int) -> Seen:
         """Hear it to its end, acknowledging everything."""
+        while ident not in self.seen:
+            self.hear()
         seen = self.seen[ident]
         while not seen.is_over:
             self.acknowledge(ident)
