@@ -6,7 +6,7 @@ the task: into the portal of the SDK, a header of the wire, and through the engi
 import re
 import sys
 from collections.abc import Callable, Generator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any
 
@@ -16,6 +16,7 @@ Make = Callable[[str, str, Mapping[str, str]], AbstractContextManager[str]]
 """From the name of a span, the place that it stands below and what is known of it, its own place."""
 
 _make: Make | None = None
+_UNSEEN = nullcontext()
 
 
 def install(make: Make | None) -> None:
@@ -24,13 +25,19 @@ def install(make: Make | None) -> None:
     _make = make
 
 
-@contextmanager
-def span(name: str, **known: str) -> Generator[None]:
+def is_on() -> bool:
+    """Whether anyone makes spans."""
+    return _make is not None
+
+
+def span(name: str, **known: str) -> AbstractContextManager[None]:
     """What is done inside is below it."""
-    if _make is None:
-        yield
-        return
-    with _make(name, PLACE.get(), known) as place:
+    return _UNSEEN if _make is None else _made(_make, name, known)
+
+
+@contextmanager
+def _made(make: Make, name: str, known: Mapping[str, str]) -> Generator[None]:
+    with make(name, PLACE.get(), known) as place:
         before = PLACE.set(place)
         try:
             yield

@@ -9,7 +9,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from sandlot.model import (
 _RETRY_S = 2.0
 _PROBLEMS_MAX = 10
 _GATHER_S = 0.01
+_RESULT_FIELDS = tuple(CallResult.__dataclass_fields__)
 _ALL = 1 << 62
 
 
@@ -297,7 +298,7 @@ def write_calls(db: sqlite3.Connection, rows: Iterable[CallRow]) -> None:
             str(row.record.state),
             row.record.started,
             json.dumps(row.record.argv),
-            json.dumps(asdict(row.record.result)) if row.record.result else None,
+            json.dumps(_result_values(row.record.result)) if row.record.result else None,
             row.output,
             False,
             row.paused_s,
@@ -311,7 +312,12 @@ def _ended_values(row: CallRow) -> tuple[Any, ...]:
     record = row.record
     assert record.result is not None
     head = (record.session_id, row.process_id, record.call_id, str(CallState.ENDED), record.started)
-    return (*head, json.dumps(record.argv), json.dumps(asdict(record.result)), row.output, row.output is None)
+    return (*head, json.dumps(record.argv), json.dumps(_result_values(record.result)), row.output, row.output is None)
+
+
+def _result_values(result: CallResult) -> dict[str, Any]:
+    """As `asdict`, which copies what nobody changes and takes ten times as long: one is written for every call."""
+    return {name: getattr(result, name) for name in _RESULT_FIELDS}
 
 
 def _session(row: tuple[Any, ...]) -> SessionRow:

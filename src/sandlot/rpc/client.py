@@ -176,8 +176,7 @@ class HostClient:
     @asynccontextmanager
     async def call(self, request: CallRequest) -> AsyncGenerator[RemoteCall]:
         call_id = request.call_id or new_call_id()
-        begun = request if request.call_id else replace(request, call_id=call_id)
-        stream = RemoteCall(self._link, request.session_id, call_id, begun)
+        stream = RemoteCall(self._link, request.session_id, call_id, request)
         await stream.enter()
         try:
             yield stream

@@ -80,6 +80,7 @@ class _Place:
     knows: bool  # whether the message knows that it was set
     is_many: bool
     absent: _Absent
+    default: object  # one that is a message: it need not be told
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,8 @@ class _Shape:
             if found is None:
                 if place.none and not place.is_many:
                     told[place.none] = True
+            elif found is place.default:
+                continue
             elif place.is_many and not found:
                 if place.none:
                     told[place.none] = True
@@ -106,8 +109,8 @@ class _Shape:
         told: dict[str, Any] = {}
         for place in self.places:
             found = getattr(message, place.wire)
-            # Asking whether it was set takes long; what is not empty was.
-            if place.knows and not found and not message.has_field(place.wire):
+            # Asking whether it was set takes long; what is not empty was, and a message that was not is None.
+            if place.knows and not found and (found is None or not message.has_field(place.wire)):
                 if place.absent is _Absent.NONE or (place.none and getattr(message, place.none)):
                     told[place.name] = None
                 elif place.absent is _Absent.REFUSED:
@@ -193,7 +196,8 @@ def _place(kind: type, field: Field[Any], hint: Any, known: Mapping[str, bool]) 
     out, into = _special(kind, name) or _ways(inner)
     has_default = field.default is not MISSING or field.default_factory is not MISSING
     absent = _Absent.DEFAULT if has_default else _Absent.NONE if is_optional else _Absent.REFUSED
-    return _Place(name, wire, out, into, none, known[wire], is_many, absent)
+    default = field.default if is_dataclass(field.default) else None
+    return _Place(name, wire, out, into, none, known[wire], is_many, absent, default)
 
 
 def _is_union(hint: Any) -> bool:

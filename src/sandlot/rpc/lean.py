@@ -14,17 +14,26 @@ from sandlot.rpc import errors
 from sandlot.rpc.asgi import Receive, Send
 from sandlot.rpc.codec import Codec
 from sandlot.rpc.messages import AnyMessage, Procedure
+from sandlot.rpc.rounds import Rounds
 from sandlot.rpc.services import Stream, Unary, Upload, unforeseen
 
 _T = TypeVar("_T")
 _HIGH_WATER = 64 * limits.KIB
-_SETTLE_S = 0.004  # that the beginning of a call waits for what comes right behind it
-_WATCH_S = 0.05  # a request that takes longer is watched: whoever asked may leave
 _END = 2  # flag of the last envelope
 _HEAD = 5
 
 _log = logging.getLogger("sandlot.rpc")
 VERSION_HEADER = (b"x-api-version", b"1")
+_SETTLE_S = 0.002  # at least so long the beginning of a call waits for what comes right behind it
+_WATCH_S = 0.05  # a request that takes longer is watched: whoever asked may leave
+
+
+class Patience:
+    """What requests of one application wait for before something is done, all of them together."""
+
+    def __init__(self) -> None:
+        self.settle = Rounds(_SETTLE_S)
+        self.watch = Rounds(_WATCH_S)
 
 
 @dataclass(slots=True)
@@ -33,20 +42,20 @@ class Request:
 
     receive: Receive
     codec: Codec
+    rounds: "Patience"
     deadline: float | None = None  # of the loop's clock
     is_read: bool = False
     has_left: bool = False
     _is_worked_on: bool = False
-    _scope: asyncio.Timeout = field(default_factory=lambda: asyncio.timeout(None))
-    _watch: "asyncio.TimerHandle | asyncio.Task[None] | None" = None
+    _scope: asyncio.Timeout = field(default_factory=lambda: asyncio.Timeout(None))
+    _watch: "asyncio.Task[None] | None" = None
 
     async def chunk(self) -> bytes:
         """The next part of the body; nothing at its end. Raises Unavailable, DeadlineExceeded."""
         if self.is_read:
             return b""
         try:
-            async with asyncio.timeout(limits.BODY_IDLE_S):
-                message = await self.receive()
+            message = await _patiently(self.receive(), limits.BODY_IDLE_S)
         except TimeoutError:
             raise DeadlineExceeded(f"nothing came for {limits.BODY_IDLE_S:g} s", limit="body_idle_s") from None
         if message["type"] != "http.request":
@@ -71,9 +80,26 @@ class Request:
         check_size(len(content))
         return bytes(content)
 
-    async def messages(self, kind: type[AnyMessage]) -> AsyncGenerator[AnyMessage]:
+    async def only(self, procedure: Procedure) -> AnyMessage:
+        """The one message of a stream that has one. Raises InvalidArgument, LimitReached."""
+        begin = await self.chunk()
+        size = int.from_bytes(begin[1:_HEAD], "big")
+        if self.is_read and len(begin) == _HEAD + size and not begin[0]:  # most of the time this is all of it
+            check_size(size)
+            return self.codec.decode(begin[_HEAD:], procedure.request)
+        found: AnyMessage | None = None
+        async with aclosing(self.messages(procedure.request, begin)) as messages:
+            async for message in messages:
+                if found is not None:
+                    raise InvalidArgument(f"{procedure.name} takes one message, not more")
+                found = message
+        if found is None:
+            raise InvalidArgument(f"{procedure.name} takes one message, not none")
+        return found
+
+    async def messages(self, kind: type[AnyMessage], begin: bytes = b"") -> AsyncGenerator[AnyMessage]:
         """Those of a stream. Raises InvalidArgument, LimitReached."""
-        waiting = bytearray()
+        waiting = bytearray(begin)
         while not self.is_read or waiting:
             if len(waiting) >= _HEAD:
                 size = int.from_bytes(waiting[1:_HEAD], "big")
@@ -106,13 +132,14 @@ class Request:
             raise DeadlineExceeded("the deadline of the request has passed") from None
         finally:
             self._is_worked_on = False
+            self.rounds.watch.discard(self._begin_watch)
             if self._watch is not None:
                 self._watch.cancel()
 
     def _watch_soon(self) -> None:
         """Once its body is read and while it is worked on, what comes next can only be that whoever asked leaves."""
         if self.is_read and self._is_worked_on and self._watch is None and not self.has_left:
-            self._watch = asyncio.get_running_loop().call_later(_WATCH_S, self._begin_watch)
+            self.rounds.watch.add(self._begin_watch)
 
     def _begin_watch(self) -> None:
         self._watch = asyncio.get_running_loop().create_task(self._look())
@@ -137,12 +164,13 @@ def check_size(size: int) -> None:
 class Answer:
     """A stream on its way out. What is ready at once is sent at once; a slow reader makes the sender wait."""
 
-    def __init__(self, send: Send, codec: Codec) -> None:
+    def __init__(self, send: Send, request: Request) -> None:
         self._send = send
-        self._codec = codec
+        self._codec = request.codec
+        self._settling = request.rounds.settle
         self._ready = bytearray()
         self._has_begun = False
-        self._settle: asyncio.TimerHandle | None = None
+        self._is_settling = False
         self._late: asyncio.Task[None] | None = None
         self.is_patient = False  # the first messages may wait for those behind them
 
@@ -156,8 +184,9 @@ class Answer:
     async def settle(self) -> None:
         """Nothing more is ready."""
         if self.is_patient and not self._has_begun:
-            if self._settle is None:
-                self._settle = asyncio.get_running_loop().call_later(_SETTLE_S, self._begin)
+            if not self._is_settling:
+                self._is_settling = True
+                self._settling.add(self._begin)
         else:
             await self.flush()
 
@@ -173,8 +202,8 @@ class Answer:
 
     async def end(self, error: SandlotError | None = None) -> None:
         told = json.dumps({"error": errors.to_wire(error)}).encode() if error is not None else b"{}"
-        if self._settle is not None:
-            self._settle.cancel()
+        if self._is_settling:
+            self._settling.discard(self._begin)
         if self._late is not None:
             await self._late
         await self._flush(bytes([_END]) + len(told).to_bytes(4, "big") + told)
@@ -221,6 +250,26 @@ def _step(ready: Awaitable[_T], before_waiting: Callable[[], Awaitable[None]]) -
             return done.value
 
 
+async def _patiently(ready: Awaitable[_T], patience_s: float) -> _T:
+    """Await, with a deadline if that has to wait at all. Raises TimeoutError."""
+    scope: asyncio.Timeout | None = None
+
+    async def limit() -> None:
+        nonlocal scope
+        scope = asyncio.timeout(patience_s)
+        await scope.__aenter__()
+
+    try:
+        value = await _step(ready, limit)
+    except BaseException as error:  # raised again, or as what it is when the time was up
+        if scope is not None:
+            await scope.__aexit__(type(error), error, error.__traceback__)
+        raise
+    if scope is not None:
+        await scope.__aexit__(None, None, None)
+    return value
+
+
 async def serve_unary(procedure: Procedure, work: Unary, request: Request, send: Send) -> None:
     try:
         asked = request.codec.decode(await request.body(), procedure.request)
@@ -240,14 +289,11 @@ async def serve_unary(procedure: Procedure, work: Unary, request: Request, send:
 
 
 async def serve_stream(procedure: Procedure, work: Stream, request: Request, send: Send) -> None:
-    answer = Answer(send, request.codec)
+    answer = Answer(send, request)
     answer.is_patient = procedure.name == "Call"
 
     async def pump() -> None:
-        messages = [message async for message in request.messages(procedure.request)]
-        if len(messages) != 1:
-            raise InvalidArgument(f"{procedure.name} takes one message, not {len(messages)}")
-        async with aclosing(work(messages[0])) as told:
+        async with aclosing(work(await request.only(procedure))) as told:
             while True:
                 try:
                     message = await _step(told.__anext__(), answer.settle)
@@ -260,7 +306,7 @@ async def serve_stream(procedure: Procedure, work: Stream, request: Request, sen
 
 
 async def serve_upload(procedure: Procedure, work: Upload, request: Request, send: Send) -> None:
-    answer = Answer(send, request.codec)
+    answer = Answer(send, request)
 
     async def take() -> None:
         async with aclosing(request.messages(procedure.request)) as messages:
@@ -297,6 +343,8 @@ async def refuse(request: Request, send: Send, error: SandlotError) -> None:
 
 async def drain(request: Request) -> None:
     """Some servers end a connection whose client goes on sending: what is on its way is read, up to a limit."""
+    if request.is_read:
+        return
     left = 4 * limits.MESSAGE_BYTES_MAX
     try:
         async with asyncio.timeout(1.0):

@@ -58,27 +58,29 @@ class RemoteCall:
         self._link = link
         self._session_id = session_id
         self.call_id = call_id
-        self._request = request  # None: it is only read
+        self._is_ours = request is not None and not request.detach
+        self._start: calls_pb.CallStart | None = None  # otherwise it is only read
+        if request is not None:
+            message = to_message(request)
+            assert isinstance(message, calls_pb.CallRequest)
+            message.call_id = to_text(call_id)
+            self._start = calls_pb.CallStart(request=message, linger_s=limits.LINGER_S)
         self._result: CallResult | None = None
         self._first: Incoming | None = None  # until someone reads it
         self._kept: list[Any] = []  # what `result` read of it, for whoever reads it then
         self._readers: list[AsyncGenerator[CallEvent]] = []
 
     async def enter(self) -> None:
-        if self._request is not None:
-            message = to_message(self._request)
-            assert isinstance(message, calls_pb.CallRequest)
-            start = calls_pb.CallStart(request=message, linger_s=limits.LINGER_S)
-            self._first, _ = await self._link.begin("Call", start)
+        if self._start is not None:
+            self._first, _ = await self._link.begin("Call", self._start)
         else:
             self._first, _ = await self._link.begin("AttachCall", self._place({}))
 
     async def leave(self) -> None:
         for reader in self._readers:
             await reader.aclose()
-        is_ours = self._request is not None and not self._request.detach
         try:
-            if is_ours and self._result is None:
+            if self._is_ours and self._result is None:
                 await self._link.ask("CancelCall", self._ref())
         except SandlotError:
             pass  # it is over: the session, or the call, or the server
@@ -98,12 +100,10 @@ class RemoteCall:
         )
 
     def _again(self, seen: dict[Stream, int]) -> AnyMessage:
-        if self._request is None:
+        if self._start is None:
             return self._place(seen)
-        message = to_message(self._request)
-        assert isinstance(message, calls_pb.CallRequest)
         return calls_pb.CallStart(
-            request=message,
+            request=self._start.request,
             linger_s=limits.LINGER_S,
             stdout_from=seen.get(Stream.STDOUT, 0),
             stderr_from=seen.get(Stream.STDERR, 0),
@@ -118,7 +118,7 @@ class RemoteCall:
     async def _read(self) -> AsyncGenerator[CallEvent]:
         seen: dict[Stream, int] = {}
         incoming, self._first, kept, self._kept = self._first, None, self._kept, []
-        name = "Call" if self._request is not None else "AttachCall"
+        name = "Call" if self._start is not None else "AttachCall"
         if incoming is None:
             name, kept = "AttachCall", []
             incoming, _ = await self._link.begin(name, self._place(seen))

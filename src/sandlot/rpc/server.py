@@ -17,6 +17,10 @@ from sandlot.rpc.messages import PROCEDURES, AnyMessage, Procedure
 from sandlot.rpc.services import API_VERSION_MIN, Services, Stream, Unary, Upload, unforeseen
 
 _DIGITS_MAX = 10  # of a timeout in milliseconds, as the protocol has it
+_LOOKED_AT = {
+    name.encode(): name
+    for name in ("content-type", "content-encoding", "connect-content-encoding", "connect-timeout-ms", "x-api-version")
+}
 
 
 def application(host: Host) -> Application:
@@ -25,6 +29,7 @@ def application(host: Host) -> Application:
     services = Services(host)
     library = _Library(services)
     routes = {procedure.path: procedure for procedure in PROCEDURES.values()}
+    patience = lean.Patience()
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -38,23 +43,29 @@ def application(host: Host) -> Application:
         elif scope["method"] != "POST":
             await _say(send, 405, {"code": "unimplemented", "message": "procedures are asked with POST"})
         else:
-            await _serve(procedure, services, library, scope, receive, send)
+            await _serve(procedure, services, library, patience, scope, receive, send)
 
     return serve
 
 
 async def _serve(
-    procedure: Procedure, services: Services, library: "_Library", scope: Scope, receive: Receive, send: Send
+    procedure: Procedure,
+    services: Services,
+    library: "_Library",
+    patience: lean.Patience,
+    scope: Scope,
+    receive: Receive,
+    send: Send,
 ) -> None:
     try:
         headers = _headers(scope["headers"])
         content_type = headers.get("content-type", "")
         chosen = codec.of_content_type(content_type)
-        request = lean.Request(receive, chosen or codec.JSON)
+        request = lean.Request(receive, chosen or codec.JSON, patience)
         _check_version(headers)
         request.deadline = _deadline(headers)
     except SandlotError as error:
-        await lean.refuse(lean.Request(receive, codec.JSON), send, error)
+        await lean.refuse(lean.Request(receive, codec.JSON, patience), send, error)
         return
     is_stream = procedure.takes_stream or procedure.gives_stream
     encoding = headers.get("connect-content-encoding" if is_stream else "content-encoding", "identity")
@@ -74,11 +85,14 @@ async def _serve(
 
 
 def _headers(given: Iterable[tuple[bytes, bytes]]) -> Mapping[str, str]:
-    """Raises InvalidArgument."""
-    try:
-        return {name.decode("ascii"): value.decode("ascii") for name, value in given}
-    except UnicodeDecodeError:
-        raise InvalidArgument("a header is not ASCII") from None
+    """Those that are looked at. Raises InvalidArgument."""
+    found: dict[str, str] = {}
+    for name, value in given:
+        if not value.isascii():
+            raise InvalidArgument("a header is not ASCII")
+        if (known := _LOOKED_AT.get(name)) is not None:
+            found[known] = value.decode("ascii")
+    return found
 
 
 def _check_version(headers: Mapping[str, str]) -> None:

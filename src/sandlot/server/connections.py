@@ -78,6 +78,8 @@ class Connection(HttpToolsProtocol):
         self._data = b""  # that is being read
         self._tunnel: ClientTunnel | None = None
         self._head_timer: asyncio.TimerHandle | None = None
+        self._rest_timer: asyncio.TimerHandle | None = None
+        self._resting_since = 0.0  # 0: it does not
         self._body_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
 
@@ -92,11 +94,10 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._crowd.waiting.pop(self, None)
-        for timer in (self._head_timer, self._body_timer, self._write_timer):
+        for timer in (self._head_timer, self._rest_timer, self._body_timer, self._write_timer):
             if timer is not None:
                 timer.cancel()
-        self._head_timer = self._body_timer = self._write_timer = None
-        self._unset_keepalive_if_required()
+        self._head_timer = self._rest_timer = self._body_timer = self._write_timer = None
         if self._tunnel is not None:
             self._tunnel.lose()
         super().connection_lost(exc)
@@ -127,6 +128,7 @@ class Connection(HttpToolsProtocol):
             self._tunnel.feed(data)
             return
         self._last_data_at = self.loop.time()
+        self._resting_since = 0.0
         if self._is_in_message:
             self._framing_bytes += len(data)
         else:
@@ -144,19 +146,17 @@ class Connection(HttpToolsProtocol):
                 self._look_at_body()
         elif self._head_bytes > limits.HEADER_BYTES_MAX:
             self.refuse(431, "resource_exhausted", f"the head is larger than {limits.HEADER_BYTES_MAX} bytes")
-        elif self._head_timer is None and not self.is_busy:
-            if self._head_bytes == 0 and self.timeout_keep_alive_task is not None:
-                self._crowd.waiting[self] = self._last_data_at
-            else:  # something came that is no whole head
+        elif self._head_timer is None and (self._has_begun or not self.is_busy):
+            if self._head_bytes or self._has_begun:  # something came that is no whole head
                 self._await_head()
+            else:  # the rest of what was answered before
+                self._rest()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._has_begun = True
         if len(self.pipeline) >= limits.PIPELINED_MAX:
             raise TooLarge(f"more than {limits.PIPELINED_MAX} requests before the first was answered")
-        if self._head_timer is None:
-            self._await_head()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._is_in_message:
@@ -195,9 +195,15 @@ class Connection(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        super().on_response_complete()
-        if self.timeout_keep_alive_task is not None and not self._is_in_message:
-            self._crowd.waiting[self] = self.loop.time()
+        """As uvicorn's, which makes a timer for the time after each of them."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+        elif not self._is_in_message and not self._has_begun:
+            self._rest()
 
     def _check_one_reading(self) -> None:
         """What the parser lets pass, and another server before us could take for something else."""
@@ -250,6 +256,22 @@ class Connection(HttpToolsProtocol):
             self.refuse(408, "deadline_exceeded", "the head of the request did not come in time", counted=False)
         else:
             self.transport.close()
+
+    def _rest(self) -> None:
+        """Until the next request, or for as long as that may take."""
+        self._resting_since = self._crowd.waiting[self] = self.loop.time()
+        if self._rest_timer is None:
+            self._rest_timer = self.loop.call_later(self.timeout_keep_alive, self._end_of_rest)
+
+    def _end_of_rest(self) -> None:
+        self._rest_timer = None
+        left = self._resting_since + self.timeout_keep_alive - self.loop.time()
+        if not self._resting_since:
+            return
+        if left > 0:  # there were requests meanwhile: one timer for all of them
+            self._rest_timer = self.loop.call_later(left, self._end_of_rest)
+        else:
+            self.timeout_keep_alive_handler()
 
     def _look_at_body(self) -> None:
         now = self.loop.time()

@@ -1,9 +1,12 @@
 """What Prometheus is told: requests and connections of the server, and how its host is."""
 
+from bisect import bisect_left
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import inf
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from sandlot.model import Health, HealthStatus
@@ -29,50 +32,71 @@ class _Connections(Collector):
         yield ended
 
 
+@dataclass(slots=True)
+class _Procedure:
+    counts: dict[int, int] = field(default_factory=dict[int, int])  # by status
+    slower: list[int] = field(default_factory=lambda: [0] * (len(_BUCKETS_S) + 1))  # than the bucket before
+    seconds: float = 0.0
+
+    def add(self, status: int, seconds: float) -> None:
+        self.counts[status] = self.counts.get(status, 0) + 1
+        self.slower[bisect_left(_BUCKETS_S, seconds)] += 1
+        self.seconds += seconds
+
+
+class _Requests(Collector):
+    """Counted as they end, on the loop of the server; nobody else counts, so nothing is locked."""
+
+    def __init__(self) -> None:
+        self.under_way = 0
+        self.procedures: dict[str, _Procedure] = {}
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily("sandlot_requests_under_way", "Requests that are not answered yet.", self.under_way)
+        requests = CounterMetricFamily(
+            "sandlot_requests", "Requests that were answered.", labels=["procedure", "status"]
+        )
+        times = HistogramMetricFamily(
+            "sandlot_request_seconds", "From a request's head to the end of its answer.", labels=["procedure"]
+        )
+        for name, procedure in list(self.procedures.items()):
+            for status, count in list(procedure.counts.items()):
+                requests.add_metric([name, str(status)], count)
+            times.add_metric([name], list(_buckets(procedure.slower)), procedure.seconds)
+        yield requests
+        yield times
+
+
+def _buckets(slower: list[int]) -> Iterator[tuple[str, float]]:
+    total = 0
+    for bound, count in zip((*_BUCKETS_S, inf), slower, strict=True):
+        total += count
+        yield "+Inf" if bound == inf else str(float(bound)), total
+
+
 class Figures:
     def __init__(self, crowd: Crowd) -> None:
         self._registry = registry = CollectorRegistry()
+        self._requests = _Requests()
         registry.register(_Connections(crowd))
+        registry.register(self._requests)
         ProcessCollector(registry=registry)
-        self._under_way = Gauge("sandlot_requests_under_way", "Requests that are not answered yet.", registry=registry)
-        self._requests = Counter(
-            "sandlot_requests", "Requests that were answered.", ["procedure", "status"], registry=registry
-        )
-        self._seconds = Histogram(
-            "sandlot_request_seconds",
-            "From a request's head to the end of its answer.",
-            ["procedure"],
-            buckets=_BUCKETS_S,
-            registry=registry,
-        )
-        self._names: set[str] = set()
-        self._counts: dict[tuple[str, int], Counter] = {}
-        self._times: dict[str, Histogram] = {}
 
     def begin(self) -> None:
-        self._under_way.inc()
+        self._requests.under_way += 1
 
     def end(self, path: str, status: int, seconds: float) -> None:
-        self._under_way.dec()
-        name = self._name(path, status)
-        count = self._counts.get((name, status))
-        if count is None:
-            count = self._counts[name, status] = self._requests.labels(name, str(status))
-        count.inc()
-        times = self._times.get(name)
-        if times is None:
-            times = self._times[name] = self._seconds.labels(name)
-        times.observe(seconds)
+        self._requests.under_way -= 1
+        self._procedure(path, status).add(status, seconds)
 
-    def _name(self, path: str, status: int) -> str:
-        name = path.lstrip("/")
-        if name in self._names:
-            return name
-        # What was found is a procedure; what was not may be anything.
-        if 200 <= status < 300 and len(self._names) < _PROCEDURES_MAX and len(name) < 128 and name.isprintable():
-            self._names.add(name)
-            return name
-        return _OTHER
+    def _procedure(self, path: str, status: int) -> _Procedure:
+        known, name = self._requests.procedures, path.lstrip("/")
+        found = known.get(name)
+        if found is None:
+            # What was found is a procedure; what was not may be anything.
+            is_one = 200 <= status < 300 and len(known) < _PROCEDURES_MAX and len(name) < 128 and name.isprintable()
+            found = known.setdefault(name if is_one else _OTHER, _Procedure())
+        return found
 
     def page(self, health: Health) -> bytes:
         return generate_latest(self._registry) + generate_latest(_HostFigures(health))

@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Mapping
 from functools import partial
-from secrets import token_hex
+from random import getrandbits
 
 from sandlot import tracing
 from sandlot.contracts import Host
@@ -55,10 +55,10 @@ class Front:
         began = time.perf_counter()
         scope["sandlot.trusted"] = not is_open
         headers: dict[bytes, bytes] = {name: value for name, value in scope["headers"] if name in _LOOKED_AT}
-        given = headers.get(b"x-request-id", b"")
-        request_id = given.decode() if _REQUEST_ID.fullmatch(given) else token_hex(8)
-        token = REQUEST.set(request_id)
-        answering = _Answering(send, request_id.encode())
+        given = headers.get(b"x-request-id")
+        request_id = given if given is not None and _REQUEST_ID.fullmatch(given) else b"%016x" % getrandbits(64)
+        token = REQUEST.set(request_id.decode())
+        answering = _Answering(send, request_id)
         if self._figures:
             self._figures.begin()
         try:
@@ -68,15 +68,22 @@ class Front:
             elif (page := self._pages.get(scope["path"])) and (page != self._metrics or is_near(scope)):
                 await page(scope, answering.send)
             else:
-                place = tracing.PLACE.set(tracing.checked(headers.get(b"traceparent", b"").decode("latin-1")))
-                with tracing.span(f"POST {scope['path']}"[:200], request=request_id):
+                place = headers.get(b"traceparent")
+                if place is not None or tracing.is_on():
+                    await self._trace((place or b"").decode("latin-1"), scope, receive, answering.send)
+                else:
                     await self._application(scope, receive, answering.send)
-                tracing.PLACE.reset(place)
         except Exception as error:  # noqa: BLE001 - the end of the request: there is nobody above to tell
             await self._defect(error, answering)
         finally:
             self._end(scope, answering.status, time.perf_counter() - began)
             REQUEST.reset(token)
+
+    async def _trace(self, place: str, scope: Scope, receive: Receive, send: Send) -> None:
+        token = tracing.PLACE.set(tracing.checked(place))
+        with tracing.span(f"POST {scope['path']}"[:200], request=REQUEST.get()):
+            await self._application(scope, receive, send)
+        tracing.PLACE.reset(token)
 
     def _fault(self, headers: dict[bytes, bytes]) -> str:
         texts = (headers.get(name) for name in (b"host", b"origin", b"sec-fetch-site"))

@@ -222,6 +222,26 @@ async def test_an_answer_before_the_body_has_come_keeps_the_connection_in_order(
         assert said.endswith(b"3")
 
 
+async def test_a_connection_that_rests_is_ended_and_one_that_works_is_not() -> None:
+    async with stage(keep_alive_s=1.5) as here:
+        loop = asyncio.get_running_loop()
+        reader, writer = await here.open(GET)
+        async with asyncio.timeout(60):
+            for _ in range(2):  # each request begins the time anew
+                assert (await reader.readuntil(b"\r\n\r\n0")).startswith(b"HTTP/1.1 200 ")
+                await asyncio.sleep(0.8)
+                writer.write(GET)
+            assert (await reader.readuntil(b"\r\n\r\n0")).startswith(b"HTTP/1.1 200 ")
+            since = loop.time()
+            slow, writing = await here.open(POST + b"content-length: 3\r\n\r\na")
+            assert await everything(reader) == b""
+            assert loop.time() - since > 1.4
+            await asyncio.sleep(0.5)
+            writing.write(b"bc")
+            assert (await slow.readuntil(b"\r\n\r\n3")).startswith(b"HTTP/1.1 200 ")
+            assert await everything(slow) == b""
+
+
 async def test_leaving_sends_off_who_is_idle_and_waits_for_who_is_not() -> None:
     async with stage() as here:
         idle, _ = await here.open()
