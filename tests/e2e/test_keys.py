@@ -3,25 +3,31 @@
 import asyncio
 import json
 import re
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import AsyncGenerator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
 import httpx
 import pytest
-from opensandbox import Sandbox
+from opensandbox import Sandbox as TheirSandbox
 from opensandbox.config import ConnectionConfig
 from opensandbox.exceptions import SandboxApiException
 
+from sandlot import Client, Sandbox
 from sandlot.contracts import Host
 from sandlot.fakes.host import FakeHost
 from sandlot.gateways.opensandbox import GatewaySettings, OpenSandboxGateway
 from sandlot.model import (
     CallOutput,
     CallRequest,
+    HostFull,
+    InvalidArgument,
     MaxSessionsReached,
     PermissionDenied,
     SandlotError,
@@ -30,12 +36,14 @@ from sandlot.model import (
     SessionNotFound,
     SessionSpec,
     TenantLimits,
+    token_of_key,
 )
 from sandlot.rpc.client import HostClient
 from sandlot.rpc.messages import PROCEDURES
 from sandlot.tenants.keys import KeyStore
-from sandlot.wiring.doors import Doors, read_secret
-from tests.serving import Server, environment, server
+from sandlot.tenants.secret_files import read_secret
+from sandlot.wiring.doors import Doors
+from tests.serving import Server, environment, raw, read_all, server
 
 ROUTES = [("POST", procedure.path) for procedure in PROCEDURES.values()]
 
@@ -56,7 +64,7 @@ def scope_of(method: str, path: str, headers: list[tuple[bytes, bytes]]) -> dict
     return {**where, "headers": headers}
 
 
-async def ask(doors: Doors, method: str, path: str, headers: dict[str, str]) -> tuple[int, bytes]:
+async def ask(doors: Doors, method: str, path: str, headers: dict[str, str], sent: bytes = b"{}") -> tuple[int, bytes]:
     status, body = 0, b""
 
     async def send(message: Any) -> None:
@@ -65,7 +73,7 @@ async def ask(doors: Doors, method: str, path: str, headers: dict[str, str]) -> 
         body += message.get("body", b"")
 
     async def receive() -> Any:
-        return {"type": "http.request", "body": b"{}", "more_body": False}
+        return {"type": "http.request", "body": sent, "more_body": False}
 
     raw = [(name.encode(), value.encode()) for name, value in {"content-type": "application/json", **headers}.items()]
     scope = {
@@ -233,7 +241,7 @@ async def test_the_sdk_of_opensandbox_with_a_key(served: tuple[Server, KeyStore]
     one, keys = served
     made = keys.create("a", "a", Scope.USE)
     connection = ConnectionConfig(domain=f"127.0.0.1:{one.port}", api_key=made.secret, protocol="http")
-    sandbox = await Sandbox.create("x", connection_config=connection)
+    sandbox = await TheirSandbox.create("x", connection_config=connection)
     try:
         assert (await sandbox.commands.run("echo $OPENSANDBOX_ID")).text == sandbox.id
         await sandbox.files.write_file("/work/f", "text")
@@ -290,3 +298,157 @@ async def test_a_request_over_http_says_so_too(tmp_path: Path) -> None:
         answer = await http.get("/v1/sandboxes")
     assert answer.headers["www-authenticate"] == "Bearer"
     assert answer.json()["code"] == "unauthenticated"
+
+
+async def test_a_file_of_keys_that_is_gone_opens_nothing(tmp_path: Path) -> None:
+    """The server may listen for everybody by now."""
+    KeyStore(tmp_path).create("k", "team", Scope.USE)
+    doors = Doors(cast("Host", FakeHost()), tmp_path)
+    later = Doors(cast("Host", FakeHost()), tmp_path / "none")
+    (tmp_path / "keys.json").unlink()
+    assert (await ask(doors, "POST", PROCEDURES["ListSessions"].path, {}))[0] == 401
+    KeyStore(tmp_path / "none").create("k", "team", Scope.USE)
+    assert (await ask(later, "POST", PROCEDURES["ListSessions"].path, {}))[0] == 401
+    (tmp_path / "none" / "keys.json").write_text("{")
+    broken = Doors(cast("Host", FakeHost()), tmp_path / "none")
+    assert (await ask(broken, "POST", PROCEDURES["ListSessions"].path, {}))[0] == 503
+
+
+@pytest.mark.parametrize(("method", "path"), [*ROUTES, *gateway_routes()])
+async def test_no_route_leads_a_token_to_another_session(method: str, path: str, tmp_path: Path) -> None:
+    """Its own tenant's sessions included; what is asked of one is answered as if nobody had it."""
+    made = KeyStore(tmp_path).create("a", "a", Scope.USE)
+    token = token_of_key(made.secret, "mine", time.time() + 600)
+    told: list[tuple[int, bytes]] = []
+    for is_there in (True, False):
+        fake = FakeHost()
+        doors = Doors(cast("Host", fake), tmp_path)
+        if is_there:
+            assert (await create(doors, made.secret))[0] == 200
+        status, body = await send_json(doors, method, path, token, {"session_id": "secret"})
+        told.append((status, re.sub(rb"[0-9.e+-]+", b"0", body)))
+        left = [info.session_id for info in (await fake.list(SessionFilter())).sessions]
+        assert left == (["tenant-a.secret"] if is_there else [])
+    assert told[0] == told[1]
+
+
+async def test_a_token_of_an_endpoint_is_worth_what_it_was_made_with(tmp_path: Path) -> None:
+    """Handed out for a token that only looks, it only looks; it ends with it."""
+    keys = KeyStore(tmp_path)
+    made = keys.create("a", "a", Scope.USE)
+    doors = Doors(cast("Host", FakeHost()), tmp_path)
+    await create(doors, made.secret)
+    read, use = (token_of_key(made.secret, "secret", time.time() + 600, scope) for scope in (Scope.READ, Scope.USE))
+    tokens: list[str] = []
+    for one in (read, use):
+        status, body = await ask(
+            doors, "GET", "/v1/sandboxes/secret/endpoints/44772", {"authorization": f"Bearer {one}", "host": "x"}
+        )
+        assert status == 200
+        tokens.append(json.loads(body)["headers"]["X-EXECD-ACCESS-TOKEN"])
+    where = "/v1/sandboxes/secret/proxy/44772"
+    answers = [
+        await ask(doors, "POST", f"{where}/directories", {"x-execd-access-token": one}, b'{"/d": {"mode": 755}}')
+        for one in tokens
+    ]
+    assert answers[0][0] == 403
+    assert answers[1][0] == 501, "it was asked, and says what it has not"
+    elsewhere = await ask(doors, "GET", "/v1/sandboxes/other/proxy/44772/ping", {"x-execd-access-token": tokens[1]})
+    assert elsewhere[0] == 401
+    keys.revoke("a")
+    assert (await ask(doors, "GET", f"{where}/ping", {"x-execd-access-token": tokens[1]}))[0] == 401
+
+
+@pytest.mark.root
+def test_a_token_of_a_session_over_the_wire(served: tuple[Server, KeyStore]) -> None:
+    """Made by the SDK, by the command line with a key, and on the machine of the server."""
+    one, keys = served
+    made = keys.create("a", "a", Scope.USE)
+    url = f"http://127.0.0.1:{one.port}"
+    with (
+        Client(url=url, api_key=made.secret) as whole,
+        Sandbox.create(id="work", client=whole),
+        Sandbox.create(id="other", client=whole) as other,
+    ):
+        token = Sandbox.connect("work", client=whole).token(lifetime=600)
+        with Client(url=url, api_key=token) as narrow:
+            assert Sandbox.connect("work", client=narrow).commands.run("echo hello").stdout == "hello\n"
+            assert [info.session_id for info in Sandbox.list(client=narrow)] == ["work"]
+            with pytest.raises(SessionNotFound):
+                Sandbox.connect(other.id, client=narrow)
+            with pytest.raises(PermissionDenied):
+                Sandbox.create(client=narrow)
+        command = [sys.executable, "-m", "sandlot", "--json", "key", "token", "work", "--scope", "read"]
+        ran = subprocess.run(
+            command, capture_output=True, text=True, env=environment(SANDLOT_API_KEY=made.secret), timeout=60
+        )
+        told = json.loads(ran.stdout)
+        found = keys.check(told["token"])
+        assert found is not None
+        assert (found.session, found.scope, told["session_id"]) == ("work", Scope.READ, "work")
+
+
+@pytest.mark.root
+def test_a_connection_is_closed_when_its_key_is_revoked(served: tuple[Server, KeyStore]) -> None:
+    """Not only answered no more: the stream on the socket ends, for a key and for a token."""
+    one, keys = served
+    made = keys.create("a", "a", Scope.USE)
+    token = token_of_key(made.secret, "work", time.time() + 600)
+    one.ask(
+        PROCEDURES["CreateSession"].path,
+        "POST",
+        b'{"sessionId": "work"}',
+        content_type="application/json",
+        authorization=f"Bearer {made.secret}",
+    )
+    body = json.dumps({"sessionId": "work", "follow": True}).encode()
+    body = b"\0" + len(body).to_bytes(4, "big") + body
+    path = PROCEDURES["StreamEvents"].path
+    head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/connect+json\r\n"
+    head += f"content-length: {len(body)}\r\nauthorization: Bearer "
+    sockets = [raw(one.port, f"{head}{secret}\r\n\r\n".encode() + body) for secret in (made.secret, token)]
+    for connected in sockets:
+        assert b"created" in read_until(connected, b"created")
+    keys.revoke("a")
+    for connected in sockets:
+        read_all(connected)  # to its end, or the test takes too long
+        connected.close()
+
+
+def read_until(connected: socket.socket, text: bytes) -> bytes:
+    found = b""
+    while text not in found:
+        piece = connected.recv(65536)
+        assert piece, found
+        found += piece
+    return found
+
+
+@pytest.mark.root
+def test_a_tenants_share_of_the_machine(served: tuple[Server, KeyStore]) -> None:
+    one, keys = served
+    made = keys.create("a", "a", Scope.USE)
+    keys.set_limits("a", TenantLimits(memory_bytes=96 << 20, requests_per_s=1000))
+    with Client(url=f"http://127.0.0.1:{one.port}", api_key=made.secret) as client:
+        with Sandbox.create(memory_bytes=64 << 20, client=client):
+            with pytest.raises(HostFull, match="memory_bytes"):
+                Sandbox.create(memory_bytes=64 << 20, client=client)
+            with pytest.raises(InvalidArgument, match="any amount"):
+                Sandbox.create(client=client)
+        Sandbox.create(memory_bytes=64 << 20, client=client).kill()
+    answer = one.ask("/v1/sandboxes", authorization=f"Bearer {made.secret}")
+    assert (answer.status, answer.headers["ratelimit-limit"]) == (200, "1000")
+
+
+@pytest.mark.root
+def test_a_session_waits_for_room_on_a_full_host(data_dir: Path) -> None:
+    with server(data_dir, "--sessions-max", "1") as one, Client(url=f"http://127.0.0.1:{one.port}") as client:
+        first = Sandbox.create(client=client)
+        with pytest.raises(MaxSessionsReached):
+            Sandbox.create(queue_timeout=0.2, client=client)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(Sandbox.create, queue_timeout=60, client=client)
+            time.sleep(0.2)
+            assert not waiting.done()
+            first.kill()
+            waiting.result(60).kill()

@@ -78,6 +78,7 @@ def add_session_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--git", metavar="PATH", help="a repository to clone into its workspace; PATH#REF checks REF out"
     )
+    group.add_argument("--queue", metavar="TIME", help="wait so long for room, where there is none (default: 0)")
     group.add_argument("--request-id", metavar="ID", help="a repeated one gives the first answer")
 
 
@@ -134,6 +135,7 @@ def session_spec(args: argparse.Namespace) -> SessionSpec:
         call_snapshots=args.call_snapshots,
         starts=not args.no_start,
         request_id=args.request_id,
+        queue_timeout_s=0.0 if args.queue is None else values.duration("--queue", args.queue),
     )
 
 

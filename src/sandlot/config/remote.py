@@ -25,3 +25,8 @@ def load_remote(
     if api_key is None and (not url or not known or url == known):
         api_key = environment.get(API_KEY) or None
     return Remote(url or known, api_key)
+
+
+def environment_key() -> str:
+    """Empty: there is none."""
+    return os.environ.get(API_KEY, "")

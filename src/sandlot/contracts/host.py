@@ -90,7 +90,8 @@ class CallStream(Protocol):
 class Sessions(Protocol):
     async def create(self, spec: SessionSpec) -> SessionInfo:
         """Make a session; when this returns it is durable and takes calls. A request id that came before gives the
-        session that was made for it, as it is now, until it is destroyed.
+        session that was made for it, as it is now, until it is destroyed. One that may wait for room gets what comes
+        free in the order in which those who wait came.
 
         Raises InvalidArgument, SessionExists, MaxSessionsReached, TemplateNotFound, CapabilityNotSupported when
         something asked for cannot be had (then nothing was created), HostUnhealthy when the host is too full for

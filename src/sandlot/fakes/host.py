@@ -161,6 +161,9 @@ class FakeHost:
         known = self._requested.get(spec.request_id or "")
         if known is not None and known in self._sessions:
             return self._sessions[known].info()
+        give_up = time.monotonic() + spec.queue_timeout_s
+        while len(self._sessions) >= self._sessions_max and time.monotonic() < give_up:  # noqa: ASYNC110 - no engine
+            await asyncio.sleep(0.01)
         for axis, asked in (("runtime", spec.runtime), ("storage", spec.storage)):
             if asked not in (AUTO, NAME):
                 raise InvalidArgument(f"{asked!r} is no {axis}", next_step=f"use one of: {AUTO}, {NAME}")

@@ -1,12 +1,58 @@
 """Whether the machine can hold what a new session may use, beside what others may use already."""
 
+import asyncio
 import os
 import resource
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
 
-from sandlot.model import HostFull, InvalidArgument, Resources
+from sandlot.model import HostFull, InvalidArgument, MaxSessionsReached, Resources, limits
 
+_T = TypeVar("_T")
 _MIB = 1024 * 1024
+_LOOK_S = 0.05  # between two looks of the first in the queue
+
+
+class Queue:
+    """Those who wait for room, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+        self._waiting = 0
+
+    async def within(self, timeout_s: float, attempt: Callable[[], Awaitable[_T]]) -> _T:
+        """The first attempt that does not fail for want of room. When the time is up, what the last one raised."""
+        give_up = asyncio.get_running_loop().time() + timeout_s
+        if timeout_s <= 0 or self._waiting >= limits.QUEUE_MAX:
+            return await attempt()
+        if not self._waiting:  # else someone was here before
+            try:
+                return await attempt()
+            except (MaxSessionsReached, HostFull):
+                pass
+        self._waiting += 1
+        try:
+            return await self._in_turn(give_up, attempt)
+        finally:
+            self._waiting -= 1
+
+    async def _in_turn(self, give_up: float, attempt: Callable[[], Awaitable[_T]]) -> _T:
+        try:
+            async with asyncio.timeout_at(give_up):
+                await self._turn.acquire()
+        except TimeoutError:
+            return await attempt()  # it says what there is no room for
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                try:
+                    return await attempt()
+                except (MaxSessionsReached, HostFull):
+                    if loop.time() >= give_up:
+                        raise
+                await asyncio.sleep(_LOOK_S)
+        finally:
+            self._turn.release()
 
 
 class Admission:

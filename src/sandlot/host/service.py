@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from sandlot.contracts.host import ExportStream
 from sandlot.contracts.storage import Storage
 from sandlot.contracts.tool_stream import ToolStream
+from sandlot.host.admission import Queue
 from sandlot.host.asides import Asides
 from sandlot.host.background import Background
 from sandlot.host.call_verbs import CallVerbs
@@ -96,6 +97,7 @@ class SandboxHostService:
         self._outputs = settings.data / "outputs"
         self._events = Events(parts.journal)
         self._lifecycle = Lifecycle(settings, parts, self._choices, self._background, self._outputs)
+        self._queue = Queue()
         self._lockers = lockers = Lockers(
             settings.data, settings.mounts, self._lifecycle.sessions, self._lifecycle.check_open
         )
@@ -266,6 +268,9 @@ class SandboxHostService:
         return await self._choices.capabilities()
 
     async def create(self, spec: SessionSpec) -> SessionInfo:
+        return await self._queue.within(spec.queue_timeout_s, lambda: self._create(spec))
+
+    async def _create(self, spec: SessionSpec) -> SessionInfo:
         self._lifecycle.check_open()
         await self._recovery.revive(spec.request_id)
         if self._lifecycle.requested(spec.request_id):

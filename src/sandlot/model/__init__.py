@@ -238,7 +238,7 @@ from sandlot.model.template import (
     is_digest,
     split_name,
 )
-from sandlot.model.tenant import KEYS_FILE, KeyInfo, NewKey, Scope, TenantLimits, check_tenant
+from sandlot.model.tenant import KEYS_FILE, KeyInfo, NewKey, Scope, TenantLimits, check_scope, check_tenant
 from sandlot.model.terminal import (
     InputMode,
     Terminal,
@@ -252,6 +252,14 @@ from sandlot.model.terminal import (
     TerminalResize,
     TerminalResized,
     TerminalTaken,
+)
+from sandlot.model.token import (
+    SessionToken,
+    check_token_lifetime,
+    make_token,
+    read_token,
+    signing_key_of,
+    token_of_key,
 )
 from sandlot.model.tool import (
     Block,
@@ -452,6 +460,7 @@ __all__ = [
     "SessionSample",
     "SessionSpec",
     "SessionState",
+    "SessionToken",
     "Share",
     "Snapshot",
     "SnapshotKind",
@@ -518,19 +527,25 @@ __all__ = [
     "check_new_name",
     "check_path",
     "check_sandbox_id",
+    "check_scope",
     "check_session_id",
     "check_tags",
     "check_template",
     "check_tenant",
+    "check_token_lifetime",
     "check_volume_name",
     "error_from_data",
     "error_to_data",
     "is_digest",
+    "make_token",
     "new_call_id",
     "new_fork_id",
     "new_session_id",
+    "read_token",
     "refusal",
+    "signing_key_of",
     "split_name",
+    "token_of_key",
     "transition",
     "turn_snapshot",
 ]

@@ -167,6 +167,11 @@ PREVIEW_KEPT_S = 4.0  # that a connection to a program waits for another request
 PREVIEW_EXPIRES_S = 24 * 3600.0  # that a token is good for, where nothing is asked for
 PREVIEW_EXPIRES_S_MAX = 30 * 24 * 3600.0
 PREVIEWS_PUBLIC_MAX = 10_000  # ports of all sessions together
+TOKEN_LIFETIME_S = 3600.0  # of a token of a session, where nothing is asked for
+TOKEN_LIFETIME_S_MAX = 365 * 24 * 3600.0
+TOKENS_KEPT = 1000  # whose door is kept open; the others are made again when they come
+QUEUE_MAX = 1000  # requests for sessions that wait for room
+QUEUE_TIMEOUT_S_MAX = 600.0
 
 MESSAGE_BYTES_MAX = 16 * MIB  # of one message of the wire, either way
 PIECE_BYTES = 256 * KIB  # of one piece of a stream

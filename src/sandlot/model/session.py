@@ -120,6 +120,7 @@ class SessionSpec:
     call_snapshots: bool = False  # a snapshot after every call that someone waits for
     starts: bool = True  # False: what the template would start is not started
     request_id: str | None = None  # a repeated one gives the first answer
+    queue_timeout_s: float = 0.0  # so long it waits for room, where there is none; 0: it is refused at once
 
     def __post_init__(self) -> None:
         if self.session_id is not None:
@@ -140,6 +141,7 @@ class SessionSpec:
         limits.within("timeout_s", self.timeout_s, 0.001, limits.SESSION_LIFETIME_S_MAX)
         if self.idle_timeout_s is not None:
             limits.within("idle_timeout_s", self.idle_timeout_s, 0.001, limits.SESSION_LIFETIME_S_MAX)
+        limits.within("queue_timeout_s", self.queue_timeout_s, 0.0, limits.QUEUE_TIMEOUT_S_MAX)
         check_mounts(self.mounts)
         for port in self.ports:
             limits.within("port", port, 1, 65535)

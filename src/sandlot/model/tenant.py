@@ -1,6 +1,7 @@
 """Who may ask: tenants, and the keys that they show."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -28,11 +29,20 @@ class TenantLimits:
 
     sessions: int | None = None
     requests_per_s: float | None = None
+    cpus: float | None = None  # of all of its sessions together, as each asked for; so are the next two
+    memory_bytes: int | None = None
+    disk_bytes: int | None = None
+
+    @property
+    def together(self) -> Mapping[str, float]:
+        """What all sessions together may have, by the names that `Resources` has."""
+        found = {"cpus": self.cpus, "memory_bytes": self.memory_bytes, "disk_bytes": self.disk_bytes}
+        return {name: most for name, most in found.items() if most is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class KeyInfo:
-    """A key without its secret, which nobody keeps."""
+    """A key without its secret, which nobody keeps; or a token of it."""
 
     key_id: str
     name: str
@@ -41,6 +51,12 @@ class KeyInfo:
     created: float
     expires: float | None = None
     revoked: float | None = None
+    session: str = ""  # of a token: the only one that it reaches
+
+    @property
+    def who(self) -> str:
+        """Whoever shows it, in one word: what is handed out on his behalf, and what is told of him, has it."""
+        return f"{self.key_id}~{self.scope}~{self.expires or 0:.0f}~{self.session}" if self.session else self.key_id
 
     def is_good(self, now: float) -> bool:
         return self.revoked is None and (self.expires is None or now < self.expires)
@@ -53,6 +69,14 @@ class NewKey:
 
     def __repr__(self) -> str:
         return f"NewKey({self.info!r})"
+
+
+def check_scope(word: str) -> Scope:
+    """Raises InvalidArgument."""
+    try:
+        return Scope(word)
+    except ValueError:
+        raise InvalidArgument(f"{word!r} is no scope", next_step=f"use one of: {', '.join(Scope)}") from None
 
 
 def check_tenant(name: str) -> str:

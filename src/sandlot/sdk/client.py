@@ -1,6 +1,7 @@
 """Where sandboxes are made: the engine of one data directory, shared by everything in the process that uses it."""
 
 import os
+import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, Protocol, TypeVar
@@ -18,8 +19,12 @@ from sandlot.model import (
     InvalidArgument,
     InvalidState,
     MetricsRequest,
+    Scope,
     SessionSample,
+    check_scope,
+    check_token_lifetime,
     limits,
+    token_of_key,
 )
 from sandlot.sdk.caller import call_back
 
@@ -68,6 +73,15 @@ class Client:
         self._release: Release | None = None
         self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
         self._closed = False
+
+    def token(self, session_id: str, *, lifetime: float = limits.TOKEN_LIFETIME_S, scope: str = Scope.USE) -> str:
+        """What reaches this session on the server, and nothing else there, for `lifetime` seconds or until the key of
+        this client is revoked. With the scope `read` it changes nothing. Made here: nobody is asked. Raises
+        InvalidArgument, InvalidState without a key."""
+        if self._remote is None or not self._remote.api_key:
+            raise InvalidState("this client has no key that a token could be of", next_step="give `url` and `api_key`")
+        expires = time.time() + check_token_lifetime(lifetime)
+        return token_of_key(self._remote.api_key, session_id, expires, check_scope(scope))
 
     # ---- for the faces -----------------------------------------------------------------------------------------
 

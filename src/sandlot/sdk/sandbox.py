@@ -28,6 +28,7 @@ from sandlot.model import (
     RelabelRequest,
     Resources,
     RollbackRequest,
+    Scope,
     SessionFilter,
     SessionInfo,
     SessionNotFound,
@@ -95,6 +96,10 @@ class AsyncSandbox:
     def pty(self) -> AsyncTerminals:
         return self._pty
 
+    async def token(self, *, lifetime: float = limits.TOKEN_LIFETIME_S, scope: str = Scope.USE) -> str:
+        """What reaches this sandbox on its server, and nothing else there: see `Client.token`."""
+        return self._client.token(self._id, lifetime=lifetime, scope=scope)
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._id!r})"
 
@@ -129,6 +134,7 @@ class AsyncSandbox:
         upload: str | os.PathLike[str] | None = None,
         git: str | None = None,
         request_id: str | None = None,
+        queue_timeout: float = 0,
         detach: bool = False,
         client: Client | None = None,
     ) -> Self:
@@ -136,7 +142,8 @@ class AsyncSandbox:
         after `idle_timeout` seconds of rest it is paused, and the next use wakes it. The workspace begins with the
         directory `upload`, without what git ignores, or a clone of `git`, PATH or PATH#REF. `volumes`: what is where,
         `{"/cache": "name"}` or `"name:ro"`. With `start=False` what the template starts is left out. A `request_id`
-        given twice makes one sandbox. Raises SandlotError."""
+        given twice makes one sandbox. Where there is no room it waits `queue_timeout` seconds for some. Raises
+        SandlotError."""
         spec = SessionSpec(
             session_id=id,
             template=template,
@@ -157,6 +164,7 @@ class AsyncSandbox:
             call_snapshots=call_snapshots,
             starts=start,
             request_id=request_id,
+            queue_timeout_s=queue_timeout,
         )
         return await cls._make(spec, client or default_client(), _start(upload, git, request_id), detach=detach)
 

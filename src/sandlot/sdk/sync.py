@@ -41,6 +41,7 @@ from sandlot.model import (
     OnExpiry,
     Resources,
     SandboxCapabilities,
+    Scope,
     SessionInfo,
     SessionSample,
     SessionState,
@@ -794,6 +795,10 @@ class Sandbox:
     def pty(self) -> Terminals:
         return Terminals.of(self._inner.pty)
 
+    def token(self, *, lifetime: float = limits.TOKEN_LIFETIME_S, scope: str = Scope.USE) -> str:
+        """What reaches this sandbox on its server, and nothing else there: see `Client.token`."""
+        return self._inner.client.portal.run(self._inner.token(lifetime=lifetime, scope=scope))
+
     def __repr__(self) -> str:
         return repr(self._inner).replace("AsyncSandbox", type(self).__name__, 1)
 
@@ -828,6 +833,7 @@ class Sandbox:
         upload: str | os.PathLike[str] | None = None,
         git: str | None = None,
         request_id: str | None = None,
+        queue_timeout: float = 0,
         detach: bool = False,
         client: Client | None = None,
     ) -> Self:
@@ -835,7 +841,8 @@ class Sandbox:
         after `idle_timeout` seconds of rest it is paused, and the next use wakes it. The workspace begins with the
         directory `upload`, without what git ignores, or a clone of `git`, PATH or PATH#REF. `volumes`: what is where,
         `{"/cache": "name"}` or `"name:ro"`. With `start=False` what the template starts is left out. A `request_id`
-        given twice makes one sandbox. Raises SandlotError."""
+        given twice makes one sandbox. Where there is no room it waits `queue_timeout` seconds for some. Raises
+        SandlotError."""
         return cls.of(
             (client or default_client()).portal.run(
                 AsyncSandbox.create(
@@ -866,6 +873,7 @@ class Sandbox:
                     upload=upload,
                     git=git,
                     request_id=request_id,
+                    queue_timeout=queue_timeout,
                     detach=detach,
                     client=client,
                 )

@@ -22,7 +22,7 @@ _PATTERNS = (
     (re.compile(r"-----BEGIN [A-Z ]*+(?<=PRIVATE KEY)-----.*?(?:-----END [A-Z ]*+-----|\Z)", re.DOTALL), HIDDEN),
     (
         re.compile(
-            r"(?<![a-zA-Z0-9_\-])(?:sk|pk|rk|ghp|gho|ghs|ghu|github_pat|glpat|xox[abprs]|hf|sl)[_\-][a-zA-Z0-9_\-]{16,}+"
+            r"(?<![a-zA-Z0-9_\-])(?:sk|pk|rk|ghp|gho|ghs|ghu|github_pat|glpat|xox[abprs]|hf|slt?)[_\-][a-zA-Z0-9_\-]{16,}+"
         ),
         HIDDEN,
     ),

@@ -1,6 +1,5 @@
 """A host as one tenant has it: with the verbs of the waist, and with nothing of anybody else in it."""
 
-import asyncio
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -9,33 +8,35 @@ from typing import Any, cast
 
 from sandlot.contracts import Host
 from sandlot.model import (
+    NO_LIMITS,
     Event,
     EventFilter,
     Health,
-    MaxSessionsReached,
     PermissionDenied,
     SandlotError,
     Scope,
     SessionFilter,
     SessionInfo,
     SessionPage,
-    TenantLimits,
     limits,
 )
 from sandlot.tenants.names import Names
+from sandlot.tenants.room import Room
 from sandlot.tenants.rules import READS, RULES, Rule
+
+_ONE_SESSION = "this token is for one session"
 
 
 class TenantHost:
     """Given the host, whose it is to be, and what the key that asks is good for."""
 
-    def __init__(self, host: Host, tenant: str, scope: Scope, bounds: Callable[[], TenantLimits]) -> None:
+    def __init__(self, host: Host, tenant: str, scope: Scope, room: Room, only: str = "") -> None:
+        """`only`: of one session of his."""
         self._host = host
-        self._tenant = tenant
-        self._names = Names(tenant)
+        self._names = Names(tenant, only)
         self._scope = scope
-        self._bounds = bounds
-        self._making = asyncio.Lock()
+        self._room = room
+        self._only = only
 
     def __getattr__(self, verb: str) -> Any:
         """Made when it is first asked for, and kept."""
@@ -47,12 +48,14 @@ class TenantHost:
         return made
 
     def _verb(self, verb: str, rule: Rule) -> Callable[..., Any]:
+        if rule is Rule.OF_TENANT and self._only:
+            return self._refusing(verb, _ONE_SESSION)
         if rule is Rule.OPERATOR:
             return self._refusing(verb, f"{verb} is for the operator of the host")
         if verb not in READS and not self._scope.holds(Scope.USE):
             return self._refusing(verb, "this key may look, and change nothing")
         behind = getattr(self._host, verb)
-        inward = self._inward if rule is Rule.OF_SESSION else _as_they_are
+        inward = _as_they_are if rule is Rule.OPEN else self._inward
         if _is_awaited(verb):
             return self._awaited(behind, inward)
         return self._entered(behind, inward)
@@ -100,7 +103,12 @@ class TenantHost:
 
     # ---- verbs of their own ------------------------------------------------------------------------------------
 
+    def _check_tenant(self) -> None:
+        if self._only:
+            raise PermissionDenied(_ONE_SESSION, next_step="ask whoever has the key")
+
     def _check_use(self) -> None:
+        self._check_tenant()
         if not self._scope.holds(Scope.USE):
             raise PermissionDenied("this key may look, and change nothing", next_step="ask whoever has the key for it")
 
@@ -114,36 +122,43 @@ class TenantHost:
                 return found
             query = replace(query, after=page.next)
 
-    async def _check_room(self, more: int) -> None:
-        most = self._bounds().sessions
-        if most is not None and len(await self._own(SessionFilter())) + more > most:
-            raise MaxSessionsReached(
-                f"tenant {self._tenant} may have {most} sessions", next_step="destroy one", limit="tenant_sessions"
-            )
+    async def _all_own(self) -> list[SessionInfo]:
+        return await self._own(SessionFilter())
 
     async def create(self, spec: Any) -> Any:
-        return await self._made(lambda: self._host.create(self._names.inward(spec)), 1)
-
-    async def import_session(self, request: Any, content: Any) -> Any:
-        return await self._made(lambda: self._host.import_session(self._names.inward(request), content), 1)
-
-    async def _made(self, make: Callable[[], Any], count: int) -> Any:
         self._check_use()
         with _Plain(self._names):
-            if self._bounds().sessions is None:
-                return self._names.outward(await make())
-            async with self._making:  # or two that ask at once would both find room
-                await self._check_room(count)
-                return self._names.outward(await make())
+            inward = self._names.inward(spec)
+
+            async def make() -> Any:
+                async with self._room.taken(self._all_own, spec.resources):
+                    return self._names.outward(await self._host.create(replace(inward, queue_timeout_s=0.0)))
+
+            return await self._room.queue.within(spec.queue_timeout_s, make)
+
+    async def import_session(self, request: Any, content: Any) -> Any:
+        """What it may use stands in the file, so that is looked at when it is there."""
+        self._check_use()
+        with _Plain(self._names):
+            if not self._room.is_bounded:
+                return self._names.outward(await self._host.import_session(self._names.inward(request), content))
+            async with self._room.taken(self._all_own, None):
+                made = await self._host.import_session(self._names.inward(request), content)
+                try:
+                    self._room.check(await self._all_own(), NO_LIMITS, 0)
+                except SandlotError:
+                    await self._host.destroy(made.session_id)
+                    raise
+                return self._names.outward(made)
 
     async def fork(self, request: Any) -> Any:
         """The new ones stay in the family of the id, which is the tenant's."""
         self._check_use()
         with _Plain(self._names):
-            async with self._making:
-                await self._check_room(request.count)
-                found = await self._host.fork(self._names.inward(request))
-                return self._names.outward(list(found))
+            inward = self._names.inward(request)
+            parent = await self._host.get(inward.session_id)
+            async with self._room.taken(self._all_own, parent.resources, request.count):
+                return self._names.outward(list(await self._host.fork(inward)))
 
     async def list(self, query: SessionFilter) -> SessionPage:
         with _Plain(self._names):
@@ -171,6 +186,7 @@ class TenantHost:
                 yield told(source)
 
     async def get_volume(self, name: str) -> Any:
+        self._check_tenant()
         with _Plain(self._names):
             return self._names.outward(await self._host.get_volume(self._names.inward_volume(name)))
 
@@ -180,6 +196,7 @@ class TenantHost:
             await self._host.remove_volume(self._names.inward_volume(name))
 
     async def list_volumes(self) -> Any:
+        self._check_tenant()
         found = await self._host.list_volumes()
         return [self._names.outward(volume) for volume in found if self._names.owns(volume.name)]
 

@@ -22,14 +22,21 @@ from sandlot.model import (
     NewKey,
     NotFound,
     Scope,
+    SessionToken,
     TenantLimits,
     Unavailable,
     check_tenant,
+    make_token,
+    read_token,
+    signing_key_of,
 )
+from sandlot.tenants.secret_files import read_secret
 
 PREFIX = "sl"
 NAME_CHARS_MAX = 64
+_SECRET_FILE = "keys.secret"
 _UNKNOWN = hashlib.sha256(b"no key at all").hexdigest()
+_NOTHING = bytes(hashlib.sha256().digest_size)
 
 
 class KeyStore:
@@ -38,6 +45,8 @@ class KeyStore:
         self._path = folder / KEYS_FILE
         self._read_at: tuple[int, int, int] | None = None
         self._keys: dict[str, tuple[KeyInfo, str]] = {}
+        self._sealed: dict[str, bytes] = {}  # what tokens are signed with; without the secret it is nothing
+        self._secret = b""
         self._limits: dict[str, TenantLimits] = {}
 
     def has_keys(self) -> bool:
@@ -46,17 +55,61 @@ class KeyStore:
         return bool(self._keys)
 
     def check(self, key: str) -> KeyInfo | None:
-        """Whose it is, if it is a good one. Takes as long for one that is unknown."""
+        """Whose it is, if it is a good one, or a good token of one. Takes as long for one that is unknown."""
         self._refresh()
+        token = read_token(key)
+        if token is not None:
+            return self._check_token(token)
         parts = key.split("_")
         key_id = parts[1] if len(parts) == 3 and parts[0] == PREFIX else ""
         info, known = self._keys.get(key_id, (None, _UNKNOWN))
         is_it = hmac.compare_digest(_hashed(key), known)
         return info if is_it and info is not None and info.is_good(time.time()) else None
 
-    def is_good(self, key_id: str) -> bool:
+    def _check_token(self, token: SessionToken) -> KeyInfo | None:
+        info, _ = self._keys.get(token.key_id, (None, ""))
+        is_it = token.is_signed_with(self._signing_key(token.key_id))
+        return self._narrowed(info, token.scope, token.expires, token.session_id) if is_it else None
+
+    def _narrowed(self, info: KeyInfo | None, scope: Scope, expires: float, session_id: str) -> KeyInfo | None:
+        now = time.time()
+        if info is None or not info.is_good(now) or scope is Scope.OPERATE or now >= expires:
+            return None
+        scope = scope if info.scope.holds(scope) else info.scope
+        return replace(info, scope=scope, expires=min(expires, info.expires or expires), session=session_id)
+
+    def token(self, key_id: str, session_id: str, expires: float, scope: Scope) -> str:
+        """Of a key that is known by its id or its name, without the key. Raises NotFound, InvalidArgument."""
+        info = self._one(key_id)
+        if info.key_id not in self._sealed:
+            raise InvalidArgument(f"the key {key_id!r} was made before there were tokens", next_step="make another key")
+        return make_token(info.key_id, self._signing_key(info.key_id), session_id, expires, scope)
+
+    def _signing_key(self, key_id: str) -> bytes:
+        sealed = self._sealed.get(key_id, _NOTHING)
+        return bytes(one ^ other for one, other in zip(sealed, self._seal(key_id), strict=True))
+
+    def _seal(self, key_id: str) -> bytes:
+        """Raises Unavailable."""
+        if not self._secret:
+            self._secret = read_secret(self._path.with_name(_SECRET_FILE))
+        return hmac.new(self._secret, f"signs tokens of\0{key_id}".encode(), hashlib.sha256).digest()
+
+    def is_good(self, info: KeyInfo) -> bool:
         """Still: for what is under way."""
-        return self.find(key_id) is not None
+        return self.find(info.key_id) is not None and info.is_good(time.time())
+
+    def of_whom(self, who: str) -> KeyInfo | None:
+        """The other way round of `KeyInfo.who`, for what was signed by us with this word in it."""
+        key_id, mark, rest = who.partition("~")
+        info = self.find(key_id)
+        if not mark:
+            return info
+        try:
+            scope, expires, session_id = rest.split("~")
+            return self._narrowed(info, Scope(scope), float(expires), session_id)
+        except ValueError:
+            return None
 
     def find(self, key_id: str) -> KeyInfo | None:
         """One that is still good."""
@@ -88,26 +141,30 @@ class KeyStore:
         key_id, secret = secrets.token_hex(6), secrets.token_urlsafe(32).replace("_", "-")
         key = f"{PREFIX}_{key_id}_{secret}"
         info = KeyInfo(key_id, name, tenant, scope, now, None if lifetime_s is None else now + lifetime_s)
+        signing = zip(signing_key_of(key), self._seal(key_id), strict=True)
         with self._changing():
             self._keys[key_id] = (info, _hashed(key))
+            self._sealed[key_id] = bytes(one ^ other for one, other in signing)
         return NewKey(info, key)
 
     def revoke(self, key_id: str) -> KeyInfo:
         """By its id or its name. Raises NotFound, InvalidArgument when several have the name."""
         with self._changing():
-            named = [info for info, _ in self._keys.values() if key_id in (info.key_id, info.name)]
-            found = (
-                [info for info in named if info.key_id == key_id] or [i for i in named if i.revoked is None] or named
-            )
-            if not found:
-                raise NotFound(f"there is no key {key_id[:NAME_CHARS_MAX]!r}", next_step="`sandlot key list` has them")
-            if len(found) > 1:
-                raise InvalidArgument(f"{len(found)} keys are called {key_id!r}", next_step="give the id of one")
-            info, hashed = self._keys[found[0].key_id]
+            info, hashed = self._keys[self._one(key_id).key_id]
             if info.revoked is None:
                 info = replace(info, revoked=time.time())
             self._keys[info.key_id] = (info, hashed)
         return info
+
+    def _one(self, key_id: str) -> KeyInfo:
+        self._refresh()
+        named = [info for info, _ in self._keys.values() if key_id in (info.key_id, info.name)]
+        found = [info for info in named if info.key_id == key_id] or [i for i in named if i.revoked is None] or named
+        if not found:
+            raise NotFound(f"there is no key {key_id[:NAME_CHARS_MAX]!r}", next_step="`sandlot key ls` has them")
+        if len(found) > 1:
+            raise InvalidArgument(f"{len(found)} keys are called {key_id!r}", next_step="give the id of one")
+        return found[0]
 
     def set_limits(self, tenant: str, limits: TenantLimits) -> None:
         check_tenant(tenant)
@@ -120,7 +177,7 @@ class KeyStore:
         try:
             status = self._path.stat()
         except FileNotFoundError:
-            self._read_at, self._keys, self._limits = None, {}, {}
+            self._read_at, self._keys, self._sealed, self._limits = None, {}, {}, {}
             return
         read_at = (status.st_mtime_ns, status.st_ino, status.st_size)
         if read_at != self._read_at:
@@ -132,12 +189,13 @@ class KeyStore:
         try:
             told: Any = json.loads(self._path.read_bytes())
             keys = {row["key_id"]: (_key(row), str(row["hash"])) for row in told["keys"]}
+            sealed = {row["key_id"]: _sealed(row["signs"]) for row in told["keys"] if "signs" in row}
             limits = {str(name): TenantLimits(**row) for name, row in told["limits"].items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise Unavailable(
                 f"the keys in {self._path} cannot be read: {error}", next_step="put a copy that is whole in its place"
             ) from error
-        self._keys, self._limits = keys, limits
+        self._keys, self._sealed, self._limits = keys, sealed, limits
 
     @contextmanager
     def _changing(self) -> Generator[None]:
@@ -154,8 +212,13 @@ class KeyStore:
             os.close(lock)
             self._read_at = None
 
+    def _row(self, info: KeyInfo, hashed: str) -> Mapping[str, Any]:
+        row = {**asdict(info), "scope": str(info.scope), "hash": hashed}
+        del row["session"]  # only tokens have one, and those are not kept
+        return row | ({"signs": self._sealed[info.key_id].hex()} if info.key_id in self._sealed else {})
+
     def _write(self) -> None:
-        rows = [{**asdict(info), "scope": str(info.scope), "hash": hashed} for info, hashed in self._keys.values()]
+        rows = [self._row(info, hashed) for info, hashed in self._keys.values()]
         told = {"keys": rows, "limits": {name: asdict(limits) for name, limits in self._limits.items()}}
         new = self._path.with_suffix(".new")
         file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -172,8 +235,15 @@ class KeyStore:
             os.close(folder)
 
 
+def _sealed(text: str) -> bytes:
+    sealed = bytes.fromhex(text)
+    if len(sealed) != len(_NOTHING):
+        raise ValueError("what signs tokens is cut")
+    return sealed
+
+
 def _key(row: Mapping[str, Any]) -> KeyInfo:
-    told = {name: value for name, value in row.items() if name not in ("hash", "scope")}
+    told = {name: value for name, value in row.items() if name not in ("hash", "scope", "signs")}
     return KeyInfo(scope=Scope(row["scope"]), **told)
 
 

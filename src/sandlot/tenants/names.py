@@ -2,6 +2,7 @@
 tenant has a name that could be asked for: it is unknown, and not forbidden.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar, cast
@@ -23,21 +24,30 @@ from sandlot.model import (
 )
 
 T = TypeVar("T")
+_NOBODYS = f"nobodys-{os.urandom(8).hex()}."  # no session has a name with this in it
 _IDS = frozenset(["session_id", "origin"])
 
 
 class Names:
-    def __init__(self, tenant: str) -> None:
-        self._prefix = f"tenant-{tenant}."
+    def __init__(self, tenant: str, only: str = "") -> None:
+        """Without a tenant: as the host has them. `only`: of one session, any other is as unknown as one that nobody
+        has."""
+        self._prefix = f"tenant-{tenant}." if tenant else ""
+        self._only = only
         self._places: dict[type, tuple[str, ...]] = {}
 
     def owns(self, session_id: str) -> bool:
+        if self._only:
+            return session_id == self._prefix + self._only
         return session_id.startswith(self._prefix)
 
     # ---- in ----------------------------------------------------------------------------------------------------
 
     def inward_id(self, session_id: str) -> str:
-        return self._prefix + check_session_id(session_id)
+        check_session_id(session_id)
+        if self._only and session_id != self._only:
+            return self._prefix + _NOBODYS + session_id
+        return self._prefix + session_id
 
     def inward_volume(self, name: str) -> str:
         return self._prefix + check_volume_name(name)
@@ -52,7 +62,8 @@ class Names:
         if isinstance(value, VolumeSpec):
             return cast("T", replace(value, name=self.inward_volume(value.name)))
         if isinstance(value, EventFilter) and value.session_id is None:
-            return value  # what it gives is looked through
+            # What it gives is looked through.
+            return cast("T", replace(value, session_id=self._prefix + self._only)) if self._only else value
         asked: Any = value
         return cast("T", replace(asked, session_id=self.inward_id(asked.session_id)))
 
@@ -109,7 +120,8 @@ class Names:
         return self._places[kind]
 
     def plain(self, text: str) -> str:
-        return text.replace(self._prefix, "")
+        text = text.replace(self._prefix, "")
+        return text.replace(_NOBODYS, "") if self._only else text
 
     def outward_error(self, error: SandlotError) -> SandlotError:
         told = error_to_data(error)

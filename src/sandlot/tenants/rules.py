@@ -7,6 +7,7 @@ from typing import Final
 
 class Rule(Enum):
     OF_SESSION = "names a session, and is asked of that one"
+    OF_TENANT = "names something of the tenant's that is of none of its sessions"
     OPEN = "is the same for everybody"
     OWN = "has a method of its own"
     OPERATOR = "is for the operator"
@@ -21,10 +22,11 @@ _CHANGE: Final = """
     pause resume extend relabel destroy call open_terminal write_terminal resize_terminal kill_terminal execute_tool
     cancel_tool
     write_file append_file replace_in_file copy_file change_file make_link set_attributes make_directory rename_file
-    remove_file upload_tree create_snapshot delete_snapshot turn_complete rollback move recover create_volume
+    remove_file upload_tree create_snapshot delete_snapshot turn_complete rollback move recover
     launch_process write_process_stdin close_process_stdin kill_process expose_port unexpose_port connect_port
     create_context interrupt_context restart_context delete_context run_code
 """
+_OF_TENANT: Final = "create_volume"
 _OWN: Final = "create list fork import_session health events get_volume remove_volume list_volumes all_metrics"
 _OPEN: Final = "capabilities tools list_templates get_template"
 _OPERATOR: Final = """
@@ -35,6 +37,7 @@ _OPERATOR: Final = """
 READS: Final = frozenset(f"{_LOOK} {_OPEN}".split())  # of those that are passed on: what a key that may only look has
 RULES: Final[Mapping[str, Rule]] = {
     **dict.fromkeys(_OPEN.split(), Rule.OPEN),
+    **dict.fromkeys(_OF_TENANT.split(), Rule.OF_TENANT),
     **dict.fromkeys(_OWN.split(), Rule.OWN),
     **dict.fromkeys(_OPERATOR.split(), Rule.OPERATOR),
     **dict.fromkeys(f"{_LOOK} {_CHANGE}".split(), Rule.OF_SESSION),

@@ -1,14 +1,16 @@
 """Nobody gets past it without a key, and what a key began ends with it."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sandlot.model import Scope, TenantLimits
-from sandlot.tenants.guard import Application, Guard, Message, given_key
+from sandlot.model import KeyInfo, Scope, TenantLimits
+from sandlot.tenants.asgi import Application, Message
+from sandlot.tenants.guard import Guard, given_key
 from sandlot.tenants.keys import KeyStore
 
 
@@ -114,17 +116,57 @@ async def test_a_tenant_sends_so_many_requests(keys: KeyStore) -> None:
 
 
 async def test_another_right_to_be_there(keys: KeyStore) -> None:
-    keys.create("k", "team", Scope.USE)
-    seen: list[str] = []
+    """On behalf of a key: it counts for its tenant and ends with it, but nobody has looked at what else it may."""
+    made = keys.create("k", "team", Scope.USE)
+    seen: list[tuple[str, bool]] = []
 
     async def behind(scope: Any, _receive: Any, _send: Any) -> None:
-        seen.append(scope["path"])
+        seen.append((scope["path"], "sandlot.key" in scope))
 
-    tokens: Callable[[Any], Application | None] = lambda scope: behind if scope["path"] == "/open" else None  # noqa: E731
-    guard = guard_of(keys, tokens=tokens)
+    tokens: Callable[[Any], KeyInfo | None] = lambda scope: made.info if scope["path"] == "/open" else None  # noqa: E731
+    guard = guard_of(keys, behind, tokens=tokens)
     await ask(guard, {}, "/open")
-    assert seen == ["/open"]
+    assert seen == [("/open", False)]
     assert (await ask(guard, {}, "/closed"))[0]["status"] == 401
+
+
+async def test_what_a_token_began_ends_with_it(keys: KeyStore) -> None:
+    """With its key, and when its own time is up; also what came in with a token of an endpoint."""
+    made = keys.create("k", "team", Scope.USE)
+    token = keys.token("k", "work", time.time() + 600, Scope.USE)
+    soon = keys.token("k", "work", time.time() + 5, Scope.USE)
+    began = asyncio.Semaphore(0)
+
+    async def endless(_scope: Any, _receive: Any, _send: Any) -> None:
+        began.release()
+        await asyncio.sleep(600)
+
+    behalf: Callable[[Any], KeyInfo | None] = lambda _scope: made.info  # noqa: E731
+    guard = guard_of(keys, endless, tokens=behalf)
+    tasks = [asyncio.ensure_future(ask(guard, {"x-api-key": one} if one else {})) for one in (token, "", soon)]
+    for _ in tasks:
+        await began.acquire()
+    watching = asyncio.ensure_future(guard.watch())
+    done, _ = await asyncio.wait(tasks, timeout=60, return_when=asyncio.FIRST_COMPLETED)
+    assert done == {tasks[2]}, "the one whose time is up"
+    keys.revoke("k")
+    done, pending = await asyncio.wait(tasks, timeout=60)
+    assert (len(done), pending) == (3, set())
+    watching.cancel()
+
+
+async def test_a_tenant_is_told_of_its_rate(keys: KeyStore) -> None:
+    secret = keys.create("k", "team", Scope.USE).secret
+    assert not [name for name, _ in (await ask(guard_of(keys), {"x-api-key": secret}))[0]["headers"] if b"rate" in name]
+    keys.set_limits("team", TenantLimits(requests_per_s=0.001))
+    guard = guard_of(keys)
+    first = dict((await ask(guard, {"x-api-key": secret}))[0]["headers"])
+    assert (first[b"ratelimit-limit"], first[b"ratelimit-remaining"]) == (b"1", b"0")
+    assert 900 < int(first[b"ratelimit-reset"]) <= 1000
+    start, _ = await ask(guard, {"x-api-key": secret})
+    told = dict(start["headers"])
+    assert (start["status"], told[b"ratelimit-remaining"]) == (429, b"0")
+    assert 900 < int(told[b"retry-after"]) <= 1000
 
 
 def test_where_a_key_stands() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sandlot.model import InvalidArgument, NotFound, Scope, TenantLimits, Unavailable
+from sandlot.model import InvalidArgument, NotFound, Scope, TenantLimits, Unavailable, token_of_key
 from sandlot.tenants.keys import KeyStore
 
 
@@ -50,7 +50,7 @@ def test_a_revoked_key_is_none(keys: KeyStore, tmp_path: Path) -> None:
         keys.revoke("ci")
     assert keys.revoke(made.info.key_id).revoked is not None
     assert server.check(made.secret) is None, "another program sees it"
-    assert not server.is_good(made.info.key_id)
+    assert not server.is_good(made.info)
     assert server.check(other.secret) is not None
     assert keys.revoke("ci").key_id == other.info.key_id, "one that is good has the name alone"
     with pytest.raises(NotFound):
@@ -122,3 +122,88 @@ def test_scopes_hold_those_below() -> None:
     assert Scope.OPERATE.holds(Scope.USE)
     assert Scope.USE.holds(Scope.READ)
     assert not Scope.READ.holds(Scope.USE)
+
+
+def test_a_token_is_made_of_a_key_and_reaches_one_session(keys: KeyStore, tmp_path: Path) -> None:
+    """By whoever has the key, without asking, or on the machine of the server; both are the same."""
+    made = keys.create("ci", "team-a", Scope.USE)
+    expires = time.time() + 600
+    token = token_of_key(made.secret, "work", expires)
+    assert token == keys.token("ci", "work", expires, Scope.USE)
+    found = KeyStore(tmp_path).check(token)
+    assert found is not None
+    assert (found.key_id, found.tenant, found.session, found.scope) == (
+        made.info.key_id,
+        "team-a",
+        "work",
+        Scope.USE,
+    )
+    assert found.expires == int(expires)
+    reading = keys.check(token_of_key(made.secret, "work", expires, Scope.READ))
+    assert reading is not None
+    assert reading.scope is Scope.READ
+    looking = keys.create("l", "team-a", Scope.READ)
+    narrowed = keys.check(token_of_key(looking.secret, "work", expires))
+    assert narrowed is not None
+    assert narrowed.scope is Scope.READ, "no more than its key"
+    assert keys.is_good(found)
+    keys.revoke("ci")
+    assert keys.check(token) is None
+    assert not keys.is_good(found)
+
+
+def test_a_token_that_was_changed_is_none(keys: KeyStore) -> None:
+    made, other = keys.create("ci", "a", Scope.USE), keys.create("o", "b", Scope.USE)
+    token = token_of_key(made.secret, "work", time.time() + 600)
+    prefix, key_id, told, signature = token.split("_")
+    elsewhere = token_of_key(made.secret, "other", time.time() + 600).split("_")[2]
+    for wrong in (
+        token[:-1],
+        token + "0",
+        token.upper(),
+        f"{prefix}_{key_id}_{elsewhere}_{signature}",
+        f"{prefix}_{other.info.key_id}_{told}_{signature}",
+        f"{prefix}_nobody_{told}_{signature}",
+        f"{prefix}_{key_id}_{told}_",
+        f"{prefix}_{key_id}__{signature}",
+        f"{prefix}_{key_id}_{'a' * 5000}_{signature}",
+        f"{prefix}_{key_id}_ä_\udc80",
+        token_of_key(made.secret, "work", time.time() - 1),
+        token_of_key("sl_nobody_secret", "work", time.time() + 600),
+    ):
+        assert keys.check(wrong) is None, wrong
+    assert keys.check(token) is not None
+
+
+def test_without_the_secret_a_file_of_keys_makes_no_tokens(keys: KeyStore, tmp_path: Path) -> None:
+    made = keys.create("ci", "a", Scope.USE)
+    token = token_of_key(made.secret, "work", time.time() + 600)
+    (tmp_path / "keys.secret").write_bytes(bytes(32))
+    stolen = KeyStore(tmp_path)
+    assert stolen.token("ci", "work", time.time() + 600, Scope.USE) != token
+    assert stolen.check(token) is None
+    assert stolen.check(made.secret) is not None, "keys are not of it"
+    assert (tmp_path / "keys.secret").stat().st_mode & 0o777 == 0o600
+
+
+def test_whoever_shows_something_has_a_word(keys: KeyStore) -> None:
+    made = keys.create("ci", "a", Scope.USE)
+    token = keys.check(token_of_key(made.secret, "work", time.time() + 600))
+    assert token is not None
+    for info in (made.info, token):
+        assert keys.of_whom(info.who) == info
+    for wrong in ("", "x", f"{made.info.key_id}~", f"{made.info.key_id}~operate~99999999999~x", f"{token.who}~x"):
+        assert keys.of_whom(wrong) is None
+    keys.revoke("ci")
+    assert keys.of_whom(token.who) is None
+
+
+def test_a_wrong_token_is_not_made(keys: KeyStore) -> None:
+    made = keys.create("ci", "a", Scope.USE)
+    for session_id, scope in (("../x", Scope.USE), ("", Scope.USE), ("work", Scope.OPERATE)):
+        with pytest.raises(InvalidArgument):
+            token_of_key(made.secret, session_id, time.time() + 600, scope)
+    with pytest.raises(InvalidArgument):
+        token_of_key("no key", "work", time.time() + 600)
+    with pytest.raises(NotFound):
+        keys.token("nobody", "work", time.time() + 600, Scope.USE)

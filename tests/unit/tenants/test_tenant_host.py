@@ -1,6 +1,8 @@
 """Two tenants on one host, and neither sees the other: through every verb of the waist."""
 
+import asyncio
 import inspect
+import time
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
@@ -8,6 +10,7 @@ import pytest
 
 from sandlot.contracts import Host
 from sandlot.fakes.host import FakeHost
+from sandlot.host.admission import Queue
 from sandlot.model import (
     CallRequest,
     EventFilter,
@@ -29,6 +32,7 @@ from sandlot.model import (
     VolumeSpec,
 )
 from sandlot.tenants.host import TenantHost, as_host
+from sandlot.tenants.room import Room
 from sandlot.tenants.rules import RULES, Rule
 
 VERBS = [name for name, _ in inspect.getmembers(Host, callable) if not name.startswith("_")]
@@ -38,10 +42,11 @@ class Two:
     def __init__(self) -> None:
         self.fake = FakeHost()
         self.limits = TenantLimits()
+        self.rooms = {tenant: Room(tenant, lambda: self.limits, Queue()) for tenant in ("", "a", "b")}
         self.a, self.b = self.host("a"), self.host("b")
 
-    def host(self, tenant: str, scope: Scope = Scope.USE) -> Host:
-        return as_host(TenantHost(cast("Host", self.fake), tenant, scope, lambda: self.limits))
+    def host(self, tenant: str, scope: Scope = Scope.USE, only: str = "") -> Host:
+        return as_host(TenantHost(cast("Host", self.fake), tenant, scope, self.rooms[tenant], only))
 
 
 @pytest.fixture
@@ -211,3 +216,97 @@ async def test_volumes_are_of_a_tenant(two: Two) -> None:
         pytest.skip("this fake has no volumes")
     assert made.name == "data"
     assert await two.b.list_volumes() == []
+
+
+async def test_a_token_reaches_its_session_and_nothing_else(two: Two) -> None:
+    """Through every verb of the waist: what names another session finds none, what names none is refused or empty."""
+    for session_id in ("work", "other"):
+        await two.a.create(SessionSpec(session_id))
+    host = two.host("a", only="work")
+    assert (await host.get("work")).session_id == "work"
+    async with host.call(CallRequest("work", ("echo", "x"))) as call:
+        assert (await call.result()).exit_code == 0
+    assert [info.session_id for info in (await host.list(SessionFilter())).sessions] == ["work"]
+    assert (await host.health()).session_count == 1
+    async with host.events(EventFilter()) as events:
+        assert {event.session_id async for event in events} == {"work"}
+
+    async def told(session_id: str) -> list[str]:
+        found: list[str] = []
+        for ask in (
+            host.get(session_id),
+            host.destroy(session_id),
+            host.calls(session_id),
+            host.create_snapshot(SnapshotRequest(session_id, "x")),
+        ):
+            with pytest.raises(SessionNotFound) as error:
+                await cast("Any", ask)
+            found.append(
+                str(error.value).replace(session_id, "ID") + str(error.value.context).replace(session_id, "ID")
+            )
+        return found
+
+    assert await told("other") == await told("nobody")
+    async with host.events(EventFilter(session_id="other")) as events:
+        assert [event async for event in events] == []
+    for refused in (
+        host.create(SessionSpec()),
+        host.fork(ForkRequest("work")),
+        host.import_session(cast("Any", None), cast("Any", None)),
+        host.create_volume(VolumeSpec("v")),
+        host.get_volume("v"),
+        host.list_volumes(),
+        host.remove_volume("v"),
+    ):
+        with pytest.raises(PermissionDenied, match="one session"):
+            await refused
+    looking = two.host("a", Scope.READ, "work")
+    assert (await looking.get("work")).session_id == "work"
+    with pytest.raises(PermissionDenied):
+        await looking.destroy("work")
+    await host.destroy("work")
+    assert [info.session_id for info in (await two.a.list(SessionFilter())).sessions] == ["other"]
+
+
+async def test_a_token_of_the_operator_is_of_one_session_too(two: Two) -> None:
+    await two.a.create(SessionSpec("work"))
+    host = two.host("", only="tenant-a.work")
+    assert (await host.get("tenant-a.work")).session_id == "tenant-a.work"
+    for refused in (host.create(SessionSpec()), host.examine(), host.list_volumes()):
+        with pytest.raises(PermissionDenied):
+            await cast("Any", refused)
+    with pytest.raises(SessionNotFound) as error:
+        await host.get("tenant-a.other")
+    assert "nobodys" not in str(error.value) + str(error.value.context)
+
+
+async def test_keys_of_one_tenant_share_its_room(two: Two) -> None:
+    two.limits = TenantLimits(sessions=3)
+    hosts = [two.host("a") for _ in range(6)]
+    made = await asyncio.gather(*(host.create(SessionSpec()) for host in hosts), return_exceptions=True)
+    assert sum(isinstance(one, MaxSessionsReached) for one in made) == 3
+
+
+async def test_who_may_wait_gets_room_when_there_is_some(two: Two) -> None:
+    """In the order in which they came, and not for ever."""
+    two.limits = TenantLimits(sessions=1)
+    await two.a.create(SessionSpec("one"))
+    order: list[str] = []
+
+    async def wait(name: str) -> None:
+        await two.host("a").create(SessionSpec(name, queue_timeout_s=60))
+        order.append(name)
+        await two.a.destroy(name)
+
+    first = asyncio.ensure_future(wait("first"))
+    await asyncio.sleep(0.05)
+    second = asyncio.ensure_future(wait("second"))
+    await asyncio.sleep(0.05)
+    began = time.monotonic()
+    with pytest.raises(MaxSessionsReached):
+        await two.a.create(SessionSpec("late", queue_timeout_s=0.2))
+    assert time.monotonic() - began >= 0.2
+    assert order == []
+    await two.a.destroy("one")
+    await asyncio.gather(first, second)
+    assert order == ["first", "second"]
