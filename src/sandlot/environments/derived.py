@@ -53,6 +53,7 @@ from sandlot.model.ids import check_session_id
 from sandlot.model.resources import NO_LIMITS
 from sandlot.model.snapshot import check_given_name
 from sandlot.tools.contained.command import Command
+from sandlot.tools.contained.ending import END
 
 _HELD = frozenset({"session_id", "timeout_s", "starts"})
 _CREATE_S = 600.0
@@ -213,7 +214,7 @@ class DerivedProvider:
 
     async def _end(self, session_id: str, mark: str) -> None:
         """All that has the mark, also while this is cancelled, and never for long."""
-        command = VendorCommand(("/bin/sh", "-c", scripts.END, "sh", mark), "/", timeout_s=limits.KILL_DEADLINE_S)
+        command = VendorCommand(("/bin/sh", "-c", END, "sh", mark), "/", timeout_s=limits.KILL_DEADLINE_S)
         ending = asyncio.ensure_future(self.hands.execute(session_id, command, _deaf))
         ending.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody may wait any more
         with suppress(SandlotError, TimeoutError):

@@ -2,6 +2,7 @@
 
 from sandlot.opensandbox.async_client import AsyncOpenSandboxClient
 from sandlot.opensandbox.client import OpenSandboxClient
+from sandlot.opensandbox.control import OpenSandboxControl
 from sandlot.opensandbox.events import Event
 from sandlot.opensandbox.values import (
     EGRESS_PORT,
@@ -19,6 +20,7 @@ from sandlot.opensandbox.values import (
     SandboxResponse,
     SnapshotResponse,
 )
+from sandlot.opensandbox.vendor import OpenSandboxVendor, VendorOptions
 
 __all__ = [
     "EGRESS_PORT",
@@ -34,8 +36,11 @@ __all__ = [
     "FileUpload",
     "NetworkPolicy",
     "OpenSandboxClient",
+    "OpenSandboxControl",
+    "OpenSandboxVendor",
     "SandboxMetrics",
     "SandboxOpts",
     "SandboxResponse",
     "SnapshotResponse",
+    "VendorOptions",
 ]

@@ -57,8 +57,10 @@ def create_sandbox(opts: SandboxOpts) -> Ask[SandboxResponse]:
     }
     if opts.image:
         body |= {"image": {"uri": opts.image}, "entrypoint": list(opts.entrypoint)}
-    else:
+    elif opts.snapshot_id:
         body["snapshotId"] = opts.snapshot_id
+    else:
+        body["templateId"] = opts.template_id
     if opts.network_policy is not None:
         body["networkPolicy"] = policy_document(opts.network_policy)
     return Ask(

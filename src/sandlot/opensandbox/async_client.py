@@ -81,6 +81,11 @@ class AsyncOpenSandboxClient:
         """A client of HTTP that was given stays open."""
         await self._http.aclose()
 
+    @property
+    def address(self) -> str:
+        """Of the lifecycle API."""
+        return self._base
+
     # Sandboxes.
 
     async def create_sandbox(self, opts: SandboxOpts) -> SandboxResponse:

@@ -78,6 +78,11 @@ class OpenSandboxClient:
         """A client of HTTP that was given stays open."""
         self._http.close()
 
+    @property
+    def address(self) -> str:
+        """Of the lifecycle API."""
+        return self._base
+
     # Sandboxes.
 
     def create_sandbox(self, opts: SandboxOpts) -> SandboxResponse:

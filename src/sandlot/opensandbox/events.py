@@ -2,6 +2,7 @@
 server-sent events with `data:`; and one of two sets of names. All of that is read here, wherever the bytes are cut.
 """
 
+import base64
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ class Event:
 
     kind: str  # init, ping, stdout, stderr, result, error, execution_complete, status, …
     text: str = ""  # exactly what was printed, as far as the server tells it
+    data: bytes = b""  # the same as bytes; others than those of the text where the server tells such
     exit_code: int | None = None
     error: str = ""
     duration_s: float | None = None
@@ -96,9 +98,11 @@ def read_event(frame: bytes) -> Event:
         # A refusal that came too late for a status.
         return Event("error", error=f"{told['code']}: {told['message']}", raw=told)
     kind = str(told.get("type", ""))
+    text = _printed(kind, told)
     return Event(
         kind,
-        text=_printed(kind, told),
+        text=text,
+        data=_bytes(told) or text.encode(errors="surrogateescape"),
         exit_code=_exit_code(kind, told),
         error=_error(kind, told),
         duration_s=_duration(told),
@@ -114,6 +118,14 @@ def _printed(kind: str, told: Mapping[str, Any]) -> str:
     if kind in ("stdout", "stderr") and not text.endswith("\n"):
         return f"{text}\n"
     return text
+
+
+def _bytes(told: Mapping[str, Any]) -> bytes:
+    """Of a line that is no text. Servers that do not tell it replace what they cannot say."""
+    try:
+        return base64.b64decode(str(told.get("bytes") or ""), validate=True)
+    except ValueError:
+        return b""
 
 
 def _exit_code(kind: str, told: Mapping[str, Any]) -> int | None:

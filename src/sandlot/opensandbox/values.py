@@ -29,7 +29,7 @@ class NetworkPolicy:
 
 @dataclass(frozen=True, slots=True)
 class SandboxOpts:
-    """What a sandbox is made of. Exactly one of image and snapshot."""
+    """What a sandbox is made of. Exactly one of image, snapshot and template."""
 
     image: str = ""
     snapshot_id: str = ""
@@ -39,11 +39,12 @@ class SandboxOpts:
     timeout_s: int | None = 600  # until the server ends it; None: never
     resource_limits: Mapping[str, str] = field(default_factory=lambda: {"cpu": "1", "memory": "2Gi"})
     network_policy: NetworkPolicy | None = None
+    template_id: str = ""
 
     def __post_init__(self) -> None:
-        if bool(self.image) == bool(self.snapshot_id):
+        if sum(map(bool, (self.image, self.snapshot_id, self.template_id))) != 1:
             raise InvalidArgument(
-                "a sandbox is made of an image or of a snapshot", next_step="give exactly one of them"
+                "a sandbox is made of an image, of a snapshot or of a template", next_step="give exactly one of them"
             )
         if self.image and not self.entrypoint:
             raise InvalidArgument("a sandbox needs an entrypoint", next_step="leave it out for one that only waits")

@@ -11,6 +11,7 @@ from sandlot.gateways.opensandbox.files import HOME, mode_of, where
 from sandlot.gateways.opensandbox.schema import Reader, Refused
 from sandlot.gateways.opensandbox.settings import GatewaySettings
 from sandlot.model import BUILTIN, CallResult, LimitHit, Resources, Stream
+from sandlot.opensandbox.events import EventReader
 
 LEAST: dict[str, Any] = {"image": {"uri": "x"}, "entrypoint": ["a"], "resourceLimits": {}}
 
@@ -128,8 +129,20 @@ def test_lines_and_what_was_printed(size: int) -> None:
         told += lines.feed(data[at : at + size])
     frames = [json.loads(frame) for frame in (told + lines.close()).split(b"\n\n") if frame]
     assert [frame["text"] for frame in frames] == ["a", "\n\n", "\n", "\n", "bä", "\n\n", "last"]
-    assert "".join(frame["data"] for frame in frames) == printed.replace("\r", "")
+    assert "".join(frame["data"] for frame in frames) == printed, "to the last byte"
     assert all(frame["type"] == "stdout" and frame["timestamp"] for frame in frames)
+
+
+@pytest.mark.parametrize("size", [1, 3, 70_001])
+def test_bytes_that_are_no_text_are_told_as_they_are(size: int) -> None:
+    printed = b"\xff\xfe a\nfine \xc3\xa4\n\xe2\x82" + "€".encode() * 50_000 + b"\xf0\x9f" + "é".encode() * 50_000
+    lines, told, reader = Lines(Stream.STDOUT), b"", EventReader()
+    for at in range(0, len(printed), size):
+        told += lines.feed(printed[at : at + size])
+    events = [*reader.feed(told + lines.close()), *reader.close()]
+    assert b"".join(event.data for event in events) == printed
+    assert events[1].text == "fine ä\n"
+    assert len(events) > 3, "it comes in pieces"
 
 
 def test_a_line_without_end_is_told_in_pieces() -> None:
