@@ -54,16 +54,22 @@ while True:
 _ENDS = b"<end>"
 
 
-async def serve(stage: Stage, port: int, *, address: str = "127.0.0.1", **options: Any) -> Process:
+async def serve(
+    stage: Stage, port: int, *, address: str = "127.0.0.1", own_port: bool = False, **options: Any
+) -> Process:
     """What says back what it hears, and listens when this returns."""
-    return await _listening(stage, port, ("python3", "-c", ECHO, str(port), address), options)
+    return await _listening(stage, port, ("python3", "-c", ECHO, str(port), address), options, own_port=own_port)
 
 
 async def serve_oddly(stage: Stage, port: int, *words: str, **options: Any) -> Process:
     return await _listening(stage, port, ("python3", "-c", ODD, str(port), *words), options)
 
 
-async def _listening(stage: Stage, port: int, argv: tuple[str, ...], options: dict[str, Any]) -> Process:
+async def _listening(
+    stage: Stage, port: int, argv: tuple[str, ...], options: dict[str, Any], *, own_port: bool = False
+) -> Process:
+    if own_port:
+        options["port"] = port
     spec = ProcessSpec(stage.session.session_id, argv, ready=Ready(ReadyKind.PORT, port), **options)
     process = await stage.host.launch_process(spec)
     return await until_ready(stage, process.process_id)
@@ -118,3 +124,14 @@ async def dialled(address: str) -> AsyncGenerator[Line]:
         yield Line(reader, writer)
     finally:
         writer.transport.abort()
+
+
+async def is_turned_away(address: str, within_s: float = 30.0) -> bool:
+    """Whoever comes is taken, and then broken off; or it is seen at once."""
+    try:
+        async with asyncio.timeout(within_s), dialled(address) as line:
+            return not await line.read()
+    except TimeoutError:
+        return False
+    except OSError:
+        return True

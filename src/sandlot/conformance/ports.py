@@ -4,20 +4,35 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 
-from sandlot.conformance.checks import Check, Outcome, Stage, conform, equal, expect
+from sandlot.conformance.checks import Broken, Check, Outcome, Stage, conform, equal, expect
 from sandlot.conformance.file_stage import refused
-from sandlot.conformance.port_stage import echoed, read_all, read_exactly, serve, serve_oddly
-from sandlot.conformance.process_stage import hear
+from sandlot.conformance.port_stage import (
+    Line,
+    dialled,
+    echoed,
+    is_turned_away,
+    read_all,
+    read_exactly,
+    serve,
+    serve_oddly,
+)
+from sandlot.conformance.process_stage import FOREVER, hear, launch, status
 from sandlot.contracts import Host
 from sandlot.contracts.ports import PortStream
 from sandlot.model import (
     AUTO,
     Capability,
+    Conflict,
+    ExposeRequest,
     InvalidArgument,
     NotFound,
     PauseRequest,
+    ProcessNotFound,
+    RollbackRequest,
     SessionNotFound,
     SessionPaused,
+    SnapshotRequest,
+    StartFailed,
     Unavailable,
 )
 
@@ -25,6 +40,7 @@ _DEADLINE_S = 60.0
 _PORTS = (7001, 7999)  # on a machine that sessions share, others may be there
 _AT_ONCE = 20
 _MUCH = 8 << 20
+_LOOKS, _LOOK_S = 200, 0.05
 
 
 def a_port() -> int:
@@ -153,17 +169,211 @@ async def a_connection_ends_with_its_session(stage: Stage) -> None:
         expect(await _is_over(stream), "a connection outlives its session")
 
 
-async def _is_over(stream: PortStream) -> bool:
+async def _is_over(stream: PortStream | Line) -> bool:
     try:
         async with asyncio.timeout(_DEADLINE_S / 2):
             return await stream.read() in (b"", b"<end>")
-    except Unavailable:
+    except (Unavailable, ConnectionError):
         return True
 
 
 async def _connected(stage: Stage, session_id: str, port: int) -> None:
     async with stage.host.connect_port(session_id, port):
         pass
+
+
+# ---- exposed ports ---------------------------------------------------------------------------------------------------
+
+
+async def an_exposed_port_is_reached(stage: Stage) -> None:
+    """By its address, whoever listens there inside; it is told and listed, and exposing it again tells the same."""
+    port, session_id = a_port(), stage.session.session_id
+    exposed = await stage.host.expose_port(ExposeRequest(session_id, port))
+    equal((exposed.session_id, exposed.port, exposed.process_id), (session_id, port, None))
+    equal(await stage.host.expose_port(ExposeRequest(session_id, port)), exposed)
+    equal(list(await stage.host.list_ports(session_id)), [exposed])
+    await serve(stage, port)
+    async with dialled(exposed.address) as line:
+        said = secrets.token_bytes(300_000)
+        await line.write(b"a")
+        equal(await line.read(1), b"a")
+        (told,) = await stage.host.list_ports(session_id)
+        equal((told.connections, told.address), (1, exposed.address))
+        equal(await echoed(line, said), said)
+    await _none_are_open(stage)
+
+
+async def where_nobody_listens_connections_end(stage: Stage) -> None:
+    """The address takes them, and they are broken off."""
+    exposed = await stage.host.expose_port(ExposeRequest(stage.session.session_id, a_port()))
+    expect(await is_turned_away(exposed.address), "somebody answered")
+    await _none_are_open(stage)
+
+
+async def a_port_of_the_host_can_be_chosen(stage: Stage) -> None:
+    """One that is taken is a Conflict, and nothing is exposed by it."""
+    session_id, port = stage.session.session_id, a_port()
+    first = await stage.host.expose_port(ExposeRequest(session_id, port))
+    host_port = int(first.address.rpartition(":")[2])
+    await refused(stage.host.expose_port(ExposeRequest(session_id, port + 1, host_port)), Conflict)
+    equal([each.port for each in await stage.host.list_ports(session_id)], [port])
+    await stage.host.unexpose_port(session_id, port)
+    again = await stage.host.expose_port(ExposeRequest(session_id, port + 1, host_port))
+    equal((again.port, again.address), (port + 1, first.address))
+
+
+async def what_is_unexposed_is_reached_no_more(stage: Stage) -> None:
+    """Connections through it end, and its address is given back."""
+    port, session_id = a_port(), stage.session.session_id
+    await refused(stage.host.unexpose_port(session_id, port), NotFound)
+    await serve(stage, port)
+    exposed = await stage.host.expose_port(ExposeRequest(session_id, port))
+    async with dialled(exposed.address) as line:
+        await line.write(b"a")
+        equal(await line.read(1), b"a")
+        await stage.host.unexpose_port(session_id, port)
+        expect(await _is_over(line), "a connection outlives its address")
+    await _silent(exposed.address)
+    equal(list(await stage.host.list_ports(session_id)), [])
+    await refused(stage.host.unexpose_port(session_id, port), NotFound)
+
+
+async def halves_end_apart_through_an_address(stage: Stage) -> None:
+    """A program that says no more still hears."""
+    port, session_id = a_port(), stage.session.session_id
+    process = await serve_oddly(stage, port, "ends")
+    exposed = await stage.host.expose_port(ExposeRequest(session_id, port))
+    async with dialled(exposed.address) as line:
+        equal(await line.read(), b"")
+        await line.write(b"y" * 100_000)
+        await line.close_write()
+        await hear(stage, process.process_id, b"100000\n")
+    await _none_are_open(stage)
+
+
+async def much_arrives_whole_through_an_address(stage: Stage) -> None:
+    """Both ways at once, and more than any part on the way holds."""
+    port, session_id = a_port(), stage.session.session_id
+    await serve(stage, port)
+    exposed = await stage.host.expose_port(ExposeRequest(session_id, port))
+    said = secrets.token_bytes(_MUCH)
+
+    async def talk() -> None:
+        async with dialled(exposed.address) as line:
+            expect(await echoed(line, said) == said, "something else came back")
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(3):
+            group.create_task(talk())
+
+
+async def a_process_has_an_address(stage: Stage) -> None:
+    """That of its port; its port is told with it, goes when it ends, and cannot be taken from it."""
+    port, session_id = a_port(), stage.session.session_id
+    process = await serve(stage, port, own_port=True)
+    (told,) = await stage.host.list_ports(session_id)
+    equal((told.address, told.port, told.process_id), (process.address, port, process.process_id))
+    async with dialled(process.address) as line:
+        equal(await echoed(line, b"here"), b"here")
+    await refused(stage.host.unexpose_port(session_id, port), Conflict)
+    async with dialled(process.address) as line:
+        await line.write(b"a")
+        equal(await line.read(1), b"a")
+        ended = await stage.host.kill_process(session_id, process.process_id)
+        expect(await _is_over(line), "a connection outlives its process")
+    equal((ended.address, len(await stage.host.list_ports(session_id))), ("", 0))
+    await _silent(process.address)
+    again = await serve(stage, port, own_port=True)
+    async with dialled(again.address) as line:
+        equal(await echoed(line, b"again"), b"again")
+
+
+async def a_port_is_of_one_process(stage: Stage) -> None:
+    """A second one that asks for it is refused, and so is one whose port someone in the session listens on already."""
+    port = a_port()
+    await serve(stage, port, own_port=True)
+    await refused(launch(stage, *FOREVER, port=port, process_id="late"), Conflict)
+    await serve(stage, port + 1)  # by a program that does not have it as its port
+    await refused(launch(stage, *FOREVER, port=port + 1, process_id="late"), Conflict)
+    await refused(status(stage, "late"), ProcessNotFound)
+    equal([each.port for each in await stage.host.list_ports(stage.session.session_id)], [port])
+
+
+async def a_process_that_cannot_begin_has_no_port(stage: Stage) -> None:
+    """Its address is given back at once."""
+    await refused(launch(stage, "/there/is/none", port=a_port()), StartFailed)
+    equal(list(await stage.host.list_ports(stage.session.session_id)), [])
+
+
+async def a_paused_session_answers_nobody(stage: Stage) -> None:
+    """Its address stays; who comes is turned away, who is there goes on when the session does."""
+    port, session_id = a_port(), stage.session.session_id
+    await serve(stage, port)
+    exposed = await stage.host.expose_port(ExposeRequest(session_id, port))
+    async with dialled(exposed.address) as line:
+        await line.write(b"a")
+        equal(await line.read(1), b"a")
+        await stage.host.pause(PauseRequest(session_id))
+        expect(await is_turned_away(exposed.address), "a paused session answered")
+        await stage.host.resume(session_id)
+        equal(await echoed(line, b"still"), b"still")
+    async with dialled(exposed.address) as line:
+        equal(await echoed(line, b"there"), b"there")
+
+
+async def an_address_outlives_a_rollback(stage: Stage) -> None:
+    """Connections end with the programs; the next one that listens there is reached by it."""
+    port, session_id = a_port(), stage.session.session_id
+    point = await stage.host.create_snapshot(SnapshotRequest(session_id, "before"))
+    await serve(stage, port)
+    exposed = await stage.host.expose_port(ExposeRequest(session_id, port))
+    async with dialled(exposed.address) as line:
+        await line.write(b"a")
+        equal(await line.read(1), b"a")
+        await stage.host.rollback(RollbackRequest(session_id, point.name))
+        expect(await _is_over(line), "a connection outlives its program")
+    await serve(stage, port)
+    async with dialled(exposed.address) as line:
+        equal(await echoed(line, b"back"), b"back")
+
+
+async def an_address_is_of_one_session(stage: Stage) -> None:
+    """Two sessions may expose the same port; each is reached by its own address, and takes only its own with it."""
+    port, other = a_port(), await stage.another()
+    await serve(stage, port)
+    await serve(other, port)
+    first = await stage.host.expose_port(ExposeRequest(stage.session.session_id, port))
+    second = await stage.host.expose_port(ExposeRequest(other.session.session_id, port))
+    expect(first.address != second.address, "two sessions have one address")
+    async with dialled(second.address) as line:
+        await line.write(b"a")
+        equal(await line.read(1), b"a")
+        await stage.host.destroy(other.session.session_id)
+        expect(await _is_over(line), "a connection outlives its session")
+    await _silent(second.address)
+    async with dialled(first.address) as line:
+        equal(await echoed(line, b"here"), b"here")
+
+
+async def _none_are_open(stage: Stage) -> None:
+    for _ in range(_LOOKS):
+        (told,) = await stage.host.list_ports(stage.session.session_id)
+        if told.connections == 0:
+            return
+        await asyncio.sleep(_LOOK_S)
+    raise Broken("a connection that has ended is told as open")
+
+
+async def _silent(address: str) -> None:
+    """Nobody takes connections there."""
+    for _ in range(_LOOKS):
+        try:
+            async with dialled(address):
+                pass
+        except OSError:
+            return
+        await asyncio.sleep(_LOOK_S)
+    raise Broken(f"{address} takes connections, and is nobody's")
 
 
 PORT_CHECKS: tuple[Check[Stage], ...] = tuple(
@@ -180,6 +390,18 @@ PORT_CHECKS: tuple[Check[Stage], ...] = tuple(
         Check(what_does_not_read_is_waited_for),
         Check(a_connection_stands_still_with_its_session, (Capability.PAUSE,)),
         Check(a_connection_ends_with_its_session),
+        Check(an_exposed_port_is_reached),
+        Check(where_nobody_listens_connections_end),
+        Check(a_port_of_the_host_can_be_chosen),
+        Check(what_is_unexposed_is_reached_no_more),
+        Check(halves_end_apart_through_an_address),
+        Check(much_arrives_whole_through_an_address),
+        Check(a_process_has_an_address),
+        Check(a_port_is_of_one_process),
+        Check(a_process_that_cannot_begin_has_no_port),
+        Check(a_paused_session_answers_nobody, (Capability.PAUSE,)),
+        Check(an_address_outlives_a_rollback, (Capability.SNAPSHOTS,)),
+        Check(an_address_is_of_one_session, (Capability.ISOLATION,)),
     )
 )
 

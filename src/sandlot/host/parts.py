@@ -33,6 +33,7 @@ class HostSettings:
     tool_timeout_s: float = 0.0  # the most that a tool may take; 0: what its call says
     call_snapshots: bool = False  # also of sessions that do not ask
     mounts: tuple[AllowedMount, ...] = ()  # directories of the machine that sessions may have
+    advertise_address: str = "127.0.0.1"  # where others reach what sessions expose
     shares: bool = False  # others may come in, and are answered
 
 

@@ -2,9 +2,20 @@
 
 import asyncio
 import socket
+import struct
 from contextlib import suppress
+from typing import Protocol
 
+from sandlot.contracts.ports import PortStream
 from sandlot.model import InvalidArgument, Unavailable, limits
+
+_RESET = struct.pack("ii", 1, 0)
+
+
+class Connection(PortStream, Protocol):
+    """One that somebody has to end."""
+
+    async def leave(self) -> None: ...
 
 
 class SocketStream:
@@ -17,8 +28,7 @@ class SocketStream:
         self._has_left = False
 
     async def read(self, size_max: int = limits.PIECE_BYTES) -> bytes:
-        if size_max < 1:
-            raise InvalidArgument(f"size_max must be at least 1, not {size_max}")
+        check_size(size_max)
         self._need_open()
         self._under_way += 1
         try:
@@ -49,6 +59,11 @@ class SocketStream:
         if self._has_left:
             raise Unavailable("the connection has ended")
 
+    def give_up(self) -> socket.socket:
+        """To whoever closes it then."""
+        self._has_left = True
+        return self._socket
+
     async def leave(self) -> None:
         """Whoever reads or writes hears of it first: a number that is closed may be another file's."""
         self._has_left = True
@@ -61,5 +76,54 @@ class SocketStream:
             self._socket.close()
 
 
+def check_size(size_max: int) -> None:
+    if size_max < 1:
+        raise InvalidArgument(f"size_max must be at least 1, not {size_max}")
+
+
 def _broken(error: OSError) -> Unavailable:
     return Unavailable(f"the connection to the session was broken off: {error.strerror}", next_step="connect again")
+
+
+def reset(outside: socket.socket) -> None:
+    """End it so that whoever is there sees that it did not end by itself."""
+    with suppress(OSError):
+        outside.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    outside.close()
+
+
+async def pump(outside: socket.socket, inside: Connection) -> None:
+    """Carry bytes until both sides have ended, or one has broken off. Both are closed then."""
+    loop = asyncio.get_running_loop()
+    moved_at = loop.time()
+
+    async def inward() -> None:
+        nonlocal moved_at
+        while data := await loop.sock_recv(outside, limits.PIECE_BYTES):
+            moved_at = loop.time()
+            await inside.write(data)
+        await inside.close_write()
+
+    async def outward() -> None:
+        nonlocal moved_at
+        while data := await inside.read():
+            moved_at = loop.time()
+            await loop.sock_sendall(outside, data)
+        outside.shutdown(socket.SHUT_WR)
+
+    ways = [asyncio.ensure_future(inward()), asyncio.ensure_future(outward())]
+    is_broken = True
+    try:
+        done, left = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        while left and not any(each.exception() for each in done):
+            more, left = await asyncio.wait(left, timeout=limits.HALF_CLOSED_S)
+            done |= more
+            if not more and loop.time() - moved_at >= limits.HALF_CLOSED_S:
+                break
+        is_broken = bool(left) or any(each.exception() for each in done)
+    finally:
+        for each in ways:
+            each.cancel()
+        await asyncio.gather(*ways, return_exceptions=True)
+        await inside.leave()
+        reset(outside) if is_broken else outside.close()

@@ -1,85 +1,42 @@
 """The verbs of ports as the waist has them."""
 
-from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
 from sandlot.contracts.ports import PortStream
-from sandlot.contracts.runtime import Runtime
-from sandlot.host.port_streams import SocketStream
-from sandlot.host.session import Session
-from sandlot.model import (
-    Capability,
-    CapabilityNotSupported,
-    ExposedPort,
-    ExposeRequest,
-    LimitReached,
-    NotFound,
-    SessionState,
-    limits,
-)
+from sandlot.host.exposing import Exposures
+from sandlot.host.lines import Lines
+from sandlot.model import Capability, ExposedPort, ExposeRequest, SessionState, limits, refusal
+from sandlot.model.capability import need
 
 
 class PortVerbs:
-    def __init__(
-        self,
-        find: Callable[[str], Session],
-        ready: Callable[[Session], Awaitable[None]],
-        check_open: Callable[[], None],
-        runtimes: Mapping[str, Runtime],
-    ) -> None:
-        self._find = find
-        self._ready = ready  # wakes a session that rests
-        self._check_open = check_open
-        self._runtimes = runtimes
-        self._open: Counter[str] = Counter()
+    def __init__(self, lines: Lines, exposures: Exposures) -> None:
+        self._lines = lines
+        self._exposures = exposures
 
     @asynccontextmanager
     async def connect_port(self, session_id: str, port: int) -> AsyncGenerator[PortStream]:
-        limits.within("port", port, 1, 65535)
-        session = self._find(session_id)
-        if not session.gate.is_open or session.row.state is SessionState.PAUSED:
-            await self._ready(session)
-        self._check_open()  # while it waited the engine may have left
-        if self._open[session_id] >= limits.CONNECTIONS_DIALLED_MAX:
-            raise LimitReached(
-                f"session {session_id} has {self._open[session_id]} connections already", limit="connections"
-            )
-        self._open[session_id] += 1
+        line = await self._lines.open(session_id, port)
         try:
-            with session.in_use():
-                stream = await self._dial(session, port)
-                try:
-                    yield stream
-                finally:
-                    await stream.leave()
+            yield line.stream
         finally:
-            self._open[session_id] -= 1
-            if not self._open[session_id]:
-                del self._open[session_id]
-
-    async def _dial(self, session: Session, port: int) -> SocketStream:
-        guest = session.active_guest("its ports cannot be reached")
-        made = await self._runtimes[session.row.runtime].dial(session.row.volume, guest, port)
-        if made is None:
-            raise _no_ports(session)
-        return SocketStream(made)
+            await line.leave()
 
     async def expose_port(self, request: ExposeRequest) -> ExposedPort:
-        raise _no_ports(self._find(request.session_id))
+        session = self._lines.find(request.session_id)
+        need(session.capabilities, Capability.PORTS, f"the runtime {session.row.runtime}")
+        state = session.row.state
+        if state in (SessionState.DESTROYING, SessionState.FAILED):
+            raise refusal(request.session_id, state, "it exposes no ports", session.row.reason)
+        exposed = await self._exposures.expose(request.session_id, request.port, request.host_port or 0)
+        return self._exposures.one(exposed)
 
     async def list_ports(self, session_id: str) -> Sequence[ExposedPort]:
-        self._find(session_id)
-        return ()
+        self._lines.find(session_id)
+        return self._exposures.told(session_id)
 
     async def unexpose_port(self, session_id: str, port: int) -> None:
-        self._find(session_id)
-        raise NotFound(f"port {port} of session {session_id} is not exposed", session_id=session_id)
-
-
-def _no_ports(session: Session) -> CapabilityNotSupported:
-    return CapabilityNotSupported(
-        f"the runtime {session.row.runtime} exposes no ports",
-        capability=Capability.PORTS,
-        session_id=session.row.session_id,
-    )
+        limits.within("port", port, 1, 65535)
+        self._lines.find(session_id)
+        await self._exposures.unexpose(session_id, port)

@@ -84,15 +84,15 @@ class ProcessRows:
 
     # ---- ports -------------------------------------------------------------------------------------------------
 
-    async def add_port(self, row: PortRow) -> None:
-        """Durable when it returns."""
+    def add_port(self, row: PortRow) -> asyncio.Future[None]:
+        """Begins at once; durable when the future is done."""
         values = (row.session_id, row.port, row.host_port, row.process_id)
         sql = "INSERT OR REPLACE INTO ports (session_id, port, host_port, process_id) VALUES (?,?,?,?)"
-        await self._journal.begin(lambda db: _run(db, sql, values), full=True)
+        return self._journal.begin(lambda db: _run(db, sql, values), full=True)
 
-    async def remove_port(self, session_id: str, port: int) -> None:
+    def remove_port(self, session_id: str, port: int) -> asyncio.Future[None]:
         sql = "DELETE FROM ports WHERE session_id = ? AND port = ?"
-        await self._journal.begin(lambda db: _run(db, sql, (session_id, port)), full=True)
+        return self._journal.begin(lambda db: _run(db, sql, (session_id, port)), full=True)
 
     async def ports(self) -> list[PortRow]:
         sql = "SELECT session_id, port, host_port, process_id FROM ports ORDER BY session_id, port"

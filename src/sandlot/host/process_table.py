@@ -158,18 +158,20 @@ class ProcessTables:
         self._printed: set[ManagedProcess] = set()
         self._writing: asyncio.TimerHandle | None = None
         self.on_process_ended: Callable[[ManagedProcess], None] | None = None
+        self.on_session_gone: Callable[[Session], None] | None = None
 
     async def load(self) -> None:
         for row in await self._rows.all():
             self._found.setdefault(row.session_id, []).append(row)
 
-    def attach(self, session: Session) -> None:
+    def attach(self, session: Session) -> ProcessTable:
         """Of a session that comes to be, or is found."""
         table = ProcessTable(session, self._rows, self._background, self)
         table.on_process_ended = self.on_process_ended
         table.take_up(self._found.pop(session.row.session_id, ()))
         self._tables[session.row.session_id] = table
         session.processes = table
+        return table
 
     def of(self, session: Session) -> ProcessTable:
         return self._tables[session.row.session_id]
@@ -177,6 +179,8 @@ class ProcessTables:
     def forget(self, session: Session) -> None:
         if self._tables.get(session.row.session_id) is session.processes:
             del self._tables[session.row.session_id]
+        if self.on_session_gone:
+            self.on_session_gone(session)
 
     # ---- what they print -------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
+from sandlot.host.exposing import Exposures
 from sandlot.host.process_rows import ProcessRow, ProcessRows, Status
 from sandlot.host.process_run import Run
 from sandlot.host.process_table import ProcessTables
@@ -44,12 +45,14 @@ class ProcessVerbs:
         check_open: Callable[[], None],
         tables: ProcessTables,
         rows: ProcessRows,
+        exposures: Exposures,
     ) -> None:
         self._find = find
         self._ready = ready  # wakes a session that rests
         self._check_open = check_open
         self._tables = tables
         self._rows = rows
+        self._exposures = exposures
 
     def _process(self, session_id: str, asked: str) -> ManagedProcess:
         return self._tables.of(self._find(session_id)).find(check_id("process", asked))
@@ -69,13 +72,29 @@ class ProcessVerbs:
         if (known := table.known(spec)) is not None:
             return await self._told_again(known)
         process_id = spec.process_id or f"p-{secrets.token_hex(6)}"
-        process = table.add(ProcessRow(spec.session_id, 0, process_id, spec, Status(started=time.time())))
+        address = ""
+        if spec.port is not None:
+            exposed = await self._exposures.claim(session, spec.port, process_id)
+            address = self._exposures.address(exposed)
+            if (known := table.known(spec)) is not None:
+                return await self._told_again(known)
+        try:
+            process = table.add(ProcessRow(spec.session_id, 0, process_id, spec, Status(started=time.time())))
+        except SandlotError:
+            self._exposures.release(spec.session_id, process_id)
+            raise
+
+        def forget(process: ManagedProcess) -> None:
+            table.remove(process)
+            self._exposures.release(spec.session_id, process_id)
+
+        process.address = address
         try:
             process.begin()
         except BaseException:  # undone, then raised again
-            table.remove(process)
+            forget(process)
             raise
-        await self._record(process, table.remove)
+        await self._record(process, forget)
         try:
             async with asyncio.timeout(limits.GUEST_DEADLINE_S):
                 await process.until_begun()

@@ -19,11 +19,13 @@ from sandlot.host.duties import Duties
 from sandlot.host.events import Events
 from sandlot.host.examining import Examiner
 from sandlot.host.exporting import Exporting
+from sandlot.host.exposing import Exposures
 from sandlot.host.file_verbs import FileVerbs
 from sandlot.host.forks import Forks
 from sandlot.host.health import HealthMonitor
 from sandlot.host.importing import Importing
 from sandlot.host.lifecycle import Lifecycle
+from sandlot.host.lines import Lines
 from sandlot.host.lock import DataDirectoryLock
 from sandlot.host.lockers import Lockers
 from sandlot.host.metrics import Metrics
@@ -36,6 +38,7 @@ from sandlot.host.process_rows import ProcessRows
 from sandlot.host.process_table import ProcessTables
 from sandlot.host.process_verbs import ProcessVerbs
 from sandlot.host.recovery import Recovery
+from sandlot.host.session import Session
 from sandlot.host.sleeping import Sleeping
 from sandlot.host.template_verbs import Templates
 from sandlot.host.terminals import TerminalVerbs
@@ -135,14 +138,18 @@ class SandboxHostService:
         self.attach_terminal, self.write_terminal = terminals.attach, terminals.write
         self.resize_terminal, self.kill_terminal = terminals.resize, terminals.kill
         self._processes = ProcessTables(rows := ProcessRows(parts.journal), self._background)
-        self._lifecycle.on_session = self._processes.attach
-        processes = ProcessVerbs(*asked, self._processes, rows)
+        lines = Lines(*asked, parts.runtimes)
+        self._exposures = Exposures(rows, self._background, settings.advertise_address, lines)
+        self._processes.on_process_ended = self._exposures.process_ended
+        self._processes.on_session_gone = self._exposures.gone
+        self._lifecycle.on_session = self._attach
+        processes = ProcessVerbs(*asked, self._processes, rows, self._exposures)
         self.launch_process, self.list_processes = processes.launch_process, processes.list_processes
         self.process_status, self.process_logs = processes.process_status, processes.process_logs
         self.write_process_stdin = processes.write_process_stdin
         self.close_process_stdin = processes.close_process_stdin
         self.kill_process, self.wait_process = processes.kill_process, processes.wait_process
-        ports = PortVerbs(*asked, parts.runtimes)
+        ports = PortVerbs(lines, self._exposures)
         self.expose_port, self.list_ports = ports.expose_port, ports.list_ports
         self.unexpose_port, self.connect_port = ports.unexpose_port, ports.connect_port
         self.meter = meter = Metrics(settings.data, self._lifecycle, parts)
@@ -156,6 +163,10 @@ class SandboxHostService:
         self._importing = Importing(self._lifecycle, parts, self._choices)
         self._templates = Templates(self._lifecycle, parts)
         self._forks = Forks(self._lifecycle, parts, self._turns, sleeping)
+
+    def _attach(self, session: Session) -> None:
+        """One that comes to be, or is found."""
+        self._exposures.attach(session, self._processes.attach(session))
 
     def _is_changing(self) -> bool:
         return self._lifecycle.is_changing() or self._lockers.is_changing() or self._templates.is_changing()
@@ -190,6 +201,7 @@ class SandboxHostService:
             await self._lockers.start()
             await self._files.open()
             await self._processes.load()
+            await self._exposures.load()
             await self._recovery.take_over()
             with suppress(TimeoutError):  # what is left is done when its session is used
                 async with asyncio.timeout(_PUT_RIGHT_S):
@@ -217,6 +229,7 @@ class SandboxHostService:
         self.meter.stop()
         await self._lifecycle.drain(self._settings.shutdown_timeout_s, for_calls=for_calls)
         self._processes.leave()
+        await self._exposures.leave()
         await self._tools.close()
         self._files.close()
         self._events.close()
@@ -238,6 +251,7 @@ class SandboxHostService:
     def forget(self) -> None:
         """In a forked child: hold nothing of the parent's, or its death would go unnoticed."""
         self._lock.forget()
+        self._exposures.forget()
         self._parts.keeper.forget()
 
     async def probes(self) -> tuple[list[Probe], list[Probe]]:

@@ -46,6 +46,7 @@ def build(
             tool_timeout_s=settings.tool_timeout_s,
             call_snapshots=settings.call_snapshots,
             mounts=settings.mounts,
+            advertise_address=settings.advertise_address,
             shares=shares,
         ),
         HostParts(

@@ -24,6 +24,7 @@ _ALWAYS = frozenset(
         Capability.TERMINALS,
         Capability.SURVIVES_ENGINE,
         Capability.VOLUMES,
+        Capability.PORTS,
     }
 )
 

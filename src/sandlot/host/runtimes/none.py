@@ -33,7 +33,10 @@ class NoRuntime:
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        return frozenset({Capability.TERMINALS, Capability.SURVIVES_ENGINE}) | self._keeper.groups.abilities
+        return (
+            frozenset({Capability.TERMINALS, Capability.SURVIVES_ENGINE, Capability.PORTS})
+            | self._keeper.groups.abilities
+        )
 
     async def probe(self) -> Probe:
         return Probe(self.name, True, "does not isolate: for trusted code only")

@@ -1,0 +1,192 @@
+"""Exposed ports outlive engines, and reach nothing but their session."""
+
+import asyncio
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sandlot.config.settings import Settings
+from sandlot.conformance.port_stage import ECHO, dialled, echoed, is_turned_away
+from sandlot.host.service import SandboxHostService
+from sandlot.model import (
+    ExposeRequest,
+    LimitReached,
+    NotFound,
+    ProcessSpec,
+    ProcessState,
+    Ready,
+    ReadyKind,
+    SessionSpec,
+    limits,
+)
+from sandlot.wiring.embedded import build
+from tests.conftest import clean_up
+from tests.e2e.port_engine import OTHER, OWN, SESSION
+from tests.waiting import until
+
+ENGINE = [sys.executable, "-m", "tests.e2e.port_engine"]
+
+
+def kill_an_engine(data: Path) -> tuple[str, str]:
+    """The addresses that it told."""
+    engine = subprocess.Popen([*ENGINE, str(data)], stdout=subprocess.PIPE, cwd=Path(__file__).parents[2], text=True)
+    assert engine.stdout
+    try:
+        own, other = engine.stdout.readline().split()
+    finally:
+        engine.kill()
+        engine.wait(10)
+        engine.stdout.close()
+    return own, other
+
+
+async def serve(host: SandboxHostService, session_id: str, port: int) -> str:
+    argv = ("python3", "-c", ECHO, str(port), "127.0.0.1")
+    process = await host.launch_process(ProcessSpec(session_id, argv, port=port, ready=Ready(ReadyKind.PORT, port)))
+    await host.wait_process(session_id, process.process_id, until=ProcessState.RUNNING, timeout_s=60)
+    return process.address
+
+
+async def says_back(address: str, said: bytes) -> bytes:
+    async with dialled(address) as line:
+        return await echoed(line, said)
+
+
+@pytest.mark.root
+@pytest.mark.timeout(180)
+async def test_ports_outlive_an_engine_that_is_killed(settings: Settings) -> None:
+    own, other = await asyncio.to_thread(kill_an_engine, settings.data)
+    async with build(settings) as host:
+        assert [(each.port, each.address, each.process_id) for each in await host.list_ports(SESSION)] == [
+            (OWN, own, f"p{OWN}"),
+            (OTHER, other, None),
+        ]
+        assert (await host.process_status(SESSION, f"p{OWN}")).address == own
+        assert await says_back(own, b"own") == b"own"
+        assert await says_back(other, b"other") == b"other"
+        await host.unexpose_port(SESSION, OTHER)
+        await host.kill_process(SESSION, f"p{OWN}")
+        assert await host.list_ports(SESSION) == []
+    async with build(settings) as host:
+        assert await host.list_ports(SESSION) == []
+        await clean_up(host)
+
+
+@pytest.mark.root
+@pytest.mark.timeout(180)
+async def test_an_address_that_someone_took_meanwhile_is_another_one(settings: Settings) -> None:
+    async with build(settings) as host:
+        session_id = (await host.create(SessionSpec())).session_id
+        address = await serve(host, session_id, OWN)
+    host_port = int(address.rpartition(":")[2])
+    with socket.create_server(("127.0.0.1", host_port)):
+        async with build(settings) as host:
+            (exposed,) = await host.list_ports(session_id)
+            assert exposed.address not in ("", address)
+            assert await says_back(exposed.address, b"moved") == b"moved"
+            assert [each.address for each in await host.list_processes(session_id)] == [exposed.address]
+    async with build(settings) as host:
+        assert [each.address for each in await host.list_ports(session_id)] == [exposed.address]
+        await clean_up(host)
+
+
+@pytest.mark.root
+async def test_a_port_reaches_what_listens_in_its_session_and_nothing_of_the_machine(host: SandboxHostService) -> None:
+    session_id = (await host.create(SessionSpec())).session_id
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        with pytest.raises(NotFound):
+            async with host.connect_port(session_id, port):
+                pass
+        exposed = await host.expose_port(ExposeRequest(session_id, port))
+        assert await is_turned_away(exposed.address)
+        listener.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+
+
+async def test_without_isolation_a_port_of_the_machine_is_nobodys(host: SandboxHostService) -> None:
+    session_id = (await host.create(SessionSpec(runtime="none", storage="local-disk"))).session_id
+    other_id = (await host.create(SessionSpec(runtime="none", storage="local-disk"))).session_id
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        with pytest.raises(NotFound):
+            async with host.connect_port(session_id, port):
+                pass
+    address = await serve(host, session_id, port)
+    assert await says_back(address, b"mine") == b"mine"
+    with pytest.raises(NotFound):
+        async with host.connect_port(other_id, port):
+            pass
+
+
+@pytest.mark.root
+async def test_connections_are_bounded(host: SandboxHostService, monkeypatch: pytest.MonkeyPatch) -> None:
+    session_id = (await host.create(SessionSpec())).session_id
+    address = await serve(host, session_id, OWN)
+    monkeypatch.setattr(limits, "CONNECTIONS_MAX", 2)
+    async with dialled(address) as first, dialled(address) as second:
+        for line in (first, second):
+            await line.write(b"a")
+            assert await line.read(1) == b"a"
+        assert await is_turned_away(address)
+    (exposed,) = await host.list_ports(session_id)
+    assert exposed.connections <= 2
+    monkeypatch.setattr(limits, "CONNECTIONS_DIALLED_MAX", 1)
+    assert await until(lambda: not open_connections(address))
+    async with host.connect_port(session_id, OWN):
+        with pytest.raises(LimitReached):
+            async with host.connect_port(session_id, OWN):
+                pass
+    monkeypatch.setattr(limits, "PORTS_MAX", 1)
+    with pytest.raises(LimitReached):
+        await host.expose_port(ExposeRequest(session_id, OTHER))
+
+
+def open_connections(address: str) -> int:
+    """Those to it that are established, as the kernel tells."""
+    port = f":{int(address.rpartition(':')[2]):04X}"
+    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(row[3] == "01" and row[1].endswith(port) for row in rows)
+
+
+@pytest.mark.root
+async def test_nothing_is_left_of_many_connections(host: SandboxHostService) -> None:
+    session_id = (await host.create(SessionSpec())).session_id
+    address = await serve(host, session_id, OWN)
+    assert await says_back(address, b"warm") == b"warm"
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(5):
+        heard = await asyncio.gather(*(says_back(address, b"x" * 200_000) for _ in range(20)))
+        assert heard == [b"x" * 200_000] * 20
+    assert await until(lambda: len(list(Path("/proc/self/fd").iterdir())) <= before)
+    (exposed,) = await host.list_ports(session_id)
+    assert exposed.connections == 0
+
+
+@pytest.mark.root
+async def test_a_websocket_is_held_while_others_come_and_go(host: SandboxHostService) -> None:
+    """Anything that is said as bytes is carried: an upgrade, frames, minutes of nothing."""
+    session_id = (await host.create(SessionSpec())).session_id
+    address = await serve(host, session_id, OWN)
+    async with dialled(address) as held:
+        await held.write(b"GET / HTTP/1.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
+        assert (await held.read()).startswith(b"GET / HTTP/1.1")
+        for number in range(10):
+            assert await says_back(address, b"other %d" % number) == b"other %d" % number
+            await held.write(b"\x81\x05hello")
+            assert await held.read() == b"\x81\x05hello"
+
+
+@pytest.mark.root
+async def test_the_advertised_address_is_told(settings: Settings) -> None:
+    async with build(replace(settings, advertise_address="sandboxes.example")) as host:
+        session_id = (await host.create(SessionSpec())).session_id
+        name, _, port = (await serve(host, session_id, OWN)).rpartition(":")
+        assert name == "sandboxes.example"  # it listens on every address of the machine then
+        assert await says_back(f"127.0.0.1:{port}", b"here") == b"here"
+        await clean_up(host)
