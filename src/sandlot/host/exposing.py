@@ -14,7 +14,7 @@ from sandlot.host.lines import Line, Lines
 from sandlot.host.listening import listen, told
 from sandlot.host.port_streams import SocketStream, pump, reset
 from sandlot.host.process_rows import PortRow, ProcessRows
-from sandlot.host.process_table import ProcessTable
+from sandlot.host.process_table import ProcessTable, ProcessTables
 from sandlot.host.processes import ManagedProcess
 from sandlot.host.session import Session
 from sandlot.host.splicing import Splice, Splicer
@@ -63,6 +63,10 @@ class Exposures:
         self._found: dict[str, list[PortRow]] = {}  # of an earlier engine, until their session is there
 
     # ---- life --------------------------------------------------------------------------------------------------
+
+    def follow(self, tables: ProcessTables) -> None:
+        """Ports go with their processes, and with their sessions."""
+        tables.on_process_ended, tables.on_session_gone = self.process_ended, self.gone
 
     async def load(self) -> None:
         self._loop = asyncio.get_running_loop()

@@ -53,6 +53,9 @@ class ProcessTable:
             )
         return found
 
+    def by_id(self, process_id: str) -> ManagedProcess | None:
+        return self._by_id.get(process_id)
+
     def find(self, asked: str) -> ManagedProcess:
         """By its id, or by its name: the one that has it, or that had it last."""
         found = self._by_id.get(asked)

@@ -72,29 +72,22 @@ class ProcessVerbs:
         if (known := table.known(spec)) is not None:
             return await self._told_again(known)
         process_id = spec.process_id or f"p-{secrets.token_hex(6)}"
-        address = ""
-        if spec.port is not None:
-            exposed = await self._exposures.claim(session, spec.port, process_id)
-            address = self._exposures.address(exposed)
+        try:
+            address = await self._address(session, spec, process_id)
             if (known := table.known(spec)) is not None:
                 return await self._told_again(known)
-        try:
             process = table.add(ProcessRow(spec.session_id, 0, process_id, spec, Status(started=time.time())))
-        except SandlotError:
-            self._exposures.release(spec.session_id, process_id)
+            process.address = address
+            try:
+                process.begin()
+            except BaseException:  # undone, then raised again
+                table.remove(process)
+                raise
+            await self._record(process, table.remove)
+        except BaseException:
+            if spec.port is not None and table.by_id(process_id) is None:
+                self._exposures.release(spec.session_id, process_id)
             raise
-
-        def forget(process: ManagedProcess) -> None:
-            table.remove(process)
-            self._exposures.release(spec.session_id, process_id)
-
-        process.address = address
-        try:
-            process.begin()
-        except BaseException:  # undone, then raised again
-            forget(process)
-            raise
-        await self._record(process, forget)
         try:
             async with asyncio.timeout(limits.GUEST_DEADLINE_S):
                 await process.until_begun()
@@ -108,6 +101,12 @@ class ProcessVerbs:
                 process_id=process_id,
             ) from None
         return process.told()
+
+    async def _address(self, session: Session, spec: ProcessSpec, process_id: str) -> str:
+        """Of its port, which is its own from now on."""
+        if spec.port is None:
+            return ""
+        return self._exposures.address(await self._exposures.claim(session, spec.port, process_id))
 
     async def _record(self, process: ManagedProcess, forget: Callable[[ManagedProcess], None]) -> None:
         """While its program is started. What is not recorded does not run."""

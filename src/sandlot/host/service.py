@@ -138,16 +138,18 @@ class SandboxHostService:
         self.attach_terminal, self.write_terminal = terminals.attach, terminals.write
         self.resize_terminal, self.kill_terminal = terminals.resize, terminals.kill
         self._processes = ProcessTables(rows := ProcessRows(parts.journal), self._background)
-        lines = Lines(*asked, parts.runtimes)
-        self._exposures = Exposures(rows, self._background, settings.advertise_address, lines)
-        self._processes.on_process_ended = self._exposures.process_ended
-        self._processes.on_session_gone = self._exposures.gone
+        self._exposures = Exposures(
+            rows, self._background, settings.advertise_address, lines := Lines(*asked, parts.runtimes)
+        )
+        self._exposures.follow(self._processes)
         self._lifecycle.on_session = self._attach
         processes = ProcessVerbs(*asked, self._processes, rows, self._exposures)
         self.launch_process, self.list_processes = processes.launch_process, processes.list_processes
         self.process_status, self.process_logs = processes.process_status, processes.process_logs
-        self.write_process_stdin = processes.write_process_stdin
-        self.close_process_stdin = processes.close_process_stdin
+        self.write_process_stdin, self.close_process_stdin = (
+            processes.write_process_stdin,
+            processes.close_process_stdin,
+        )
         self.kill_process, self.wait_process = processes.kill_process, processes.wait_process
         ports = PortVerbs(lines, self._exposures)
         self.expose_port, self.list_ports = ports.expose_port, ports.list_ports
