@@ -84,7 +84,7 @@ class ProcessVerbs:
                 table.remove(process)
                 raise
             await self._record(process, table.remove)
-        except BaseException:
+        except BaseException:  # undone, then raised again
             if spec.port is not None and table.by_id(process_id) is None:
                 self._exposures.release(spec.session_id, process_id)
             raise
@@ -142,7 +142,7 @@ class ProcessVerbs:
         starts = {stream: start for stream, start in asked.items() if start is not None}
         yield process.read(starts, follow=request.follow)
 
-    async def write_process_stdin(self, session_id: str, process_id: str, data: bytes) -> None:
+    async def write_stdin(self, session_id: str, process_id: str, data: bytes) -> None:
         run = self._need_input(self._process(session_id, process_id))
         if run is None:
             raise InvalidState(
@@ -158,7 +158,7 @@ class ProcessVerbs:
                 f"process {process_id} did not read in {_STDIN_PATIENCE_S:g} s", process_id=process_id
             ) from None
 
-    async def close_process_stdin(self, session_id: str, process_id: str) -> None:
+    async def close_stdin(self, session_id: str, process_id: str) -> None:
         if (run := self._need_input(self._process(session_id, process_id))) is not None:
             run.live.close_stdin()
 

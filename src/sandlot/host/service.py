@@ -110,8 +110,7 @@ class SandboxHostService:
         self._lifecycle.admit = self._monitor.admit
         sleeping = Sleeping(self._lifecycle, parts)
         self._recovery = Recovery(self._lifecycle, parts, self._outputs, sleeping)
-        changing = self._is_changing
-        at_work, notes = self._lifecycle.volumes_at_work, self._lifecycle.notes
+        changing, at_work, notes = self._is_changing, self._lifecycle.volumes_at_work, self._lifecycle.notes
         self._examiner = Examiner(parts, settings.data, self._outputs, at_work, changing, notes)
         self._pausing = Pausing(self._lifecycle, parts, sleeping, settings.pause_drain_s)
         self._duties = Duties(self._lifecycle, parts, self._pausing)
@@ -138,18 +137,14 @@ class SandboxHostService:
         self.attach_terminal, self.write_terminal = terminals.attach, terminals.write
         self.resize_terminal, self.kill_terminal = terminals.resize, terminals.kill
         self._processes = ProcessTables(rows := ProcessRows(parts.journal), self._background)
-        self._exposures = Exposures(
-            rows, self._background, settings.advertise_address, lines := Lines(*asked, parts.runtimes)
-        )
+        lines = Lines(*asked, parts.runtimes)
+        self._exposures = Exposures(rows, self._background, settings.advertise_address, lines)
         self._exposures.follow(self._processes)
         self._lifecycle.on_session = self._attach
         processes = ProcessVerbs(*asked, self._processes, rows, self._exposures)
         self.launch_process, self.list_processes = processes.launch_process, processes.list_processes
         self.process_status, self.process_logs = processes.process_status, processes.process_logs
-        self.write_process_stdin, self.close_process_stdin = (
-            processes.write_process_stdin,
-            processes.close_process_stdin,
-        )
+        self.write_process_stdin, self.close_process_stdin = processes.write_stdin, processes.close_stdin
         self.kill_process, self.wait_process = processes.kill_process, processes.wait_process
         ports = PortVerbs(lines, self._exposures)
         self.expose_port, self.list_ports = ports.expose_port, ports.list_ports
