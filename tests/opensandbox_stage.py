@@ -1,6 +1,7 @@
 """The gateway of OpenSandbox on loopback, and their own SDK on it. What tests take is imported as fixtures."""
 
 import asyncio
+import socket
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -8,13 +9,16 @@ from typing import Any, TypeVar
 
 import pytest
 import pytest_asyncio
-import uvicorn
 from opensandbox import Sandbox, SandboxManager
 from opensandbox.config import ConnectionConfig
 
 from sandlot.contracts import Host
 from sandlot.gateways.opensandbox import GatewaySettings, OpenSandboxGateway
 from sandlot.host.service import SandboxHostService
+from sandlot.model import limits
+from sandlot.server.connections import Bounds
+from sandlot.server.http import HttpServer
+from sandlot.wiring.passing import passing
 
 KEY = "key-of-the-test"
 SECRET = b"secret-of-the-test"
@@ -24,21 +28,18 @@ T = TypeVar("T")
 
 @asynccontextmanager
 async def serve(host: Host, api_key: str = KEY) -> AsyncGenerator[str]:
-    """The gateway on loopback; gives its address."""
-    gateway = OpenSandboxGateway(host, GatewaySettings(SECRET, api_key))
-    config = uvicorn.Config(gateway, "127.0.0.1", 0, log_level="error", lifespan="off", timeout_graceful_shutdown=5)
-    server = uvicorn.Server(config)
-    running = asyncio.ensure_future(server._serve())  # pyright: ignore[reportPrivateUsage] - the signals are pytest's
-
-    async def started() -> bool:
-        return server.started
-
+    """The gateway on loopback, behind our own server; gives its address."""
+    gateway = OpenSandboxGateway(host, GatewaySettings(SECRET, api_key), passing(host))
+    server = HttpServer(Bounds(limits.SERVER_CONNECTIONS_MAX, limits.HEADER_TIMEOUT_S, limits.KEEP_ALIVE_S))
+    listening = socket.create_server(("127.0.0.1", 0))
+    server.open(listening, gateway)
     try:
-        await until(started)
-        yield f"127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
     finally:
-        server.should_exit = True
-        await running
+        server.stop_listening()
+        await server.drain(5)
+        await server.drop()
+        listening.close()
 
 
 @pytest_asyncio.fixture

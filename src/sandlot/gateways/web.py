@@ -45,11 +45,11 @@ class Request:
     is_known: bool = False  # whoever stands before this looked at a key
     is_unproven: bool = False  # it has none, and was let through for a token that nobody has looked at yet
     values: dict[str, str] = field(default_factory=dict[str, str])  # what the path says, by name
+    scope: Scope = field(default_factory=dict[str, Any], repr=False)
 
     @classmethod
     def of(cls, scope: Scope, receive: Receive) -> "Request":
-        raw = cast("bytes", scope.get("raw_path") or cast("str", scope["path"]).encode()).split(b"?")[0]
-        text = raw.decode("ascii", "replace")
+        text = raw_path(scope).decode("ascii", "replace")
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         query = parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True, errors="replace")
         segments = tuple(unquote(part, errors="surrogateescape") for part in text.strip("/").split("/"))
@@ -62,7 +62,12 @@ class Request:
             receive,
             is_known="sandlot.key" in scope,
             is_unproven="sandlot.unproven" in scope,
+            scope=scope,
         )
+
+    @property
+    def raw_path(self) -> bytes:
+        return raw_path(self.scope)
 
     def all(self, name: str) -> list[str]:
         return [value for key, value in self.query if key == name]
@@ -103,6 +108,12 @@ class Request:
         """Until the client has gone away; what it still sends is dropped."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
+
+
+def raw_path(scope: Scope) -> bytes:
+    """As it was sent."""
+    raw: bytes | None = scope.get("raw_path")
+    return (raw or cast("str", scope["path"]).encode()).split(b"?")[0]
 
 
 def read_json(body: bytes) -> Any:
@@ -181,7 +192,14 @@ def _printable(value: str) -> bytes:
     return re.sub(r"[^\x20-\x7e]", "_", value).encode("ascii")
 
 
-Handler = Callable[[Request], Awaitable[Answer]]
+@dataclass(frozen=True)
+class Passage:
+    """Somebody else answers, as ASGI has it. What it raises was raised before anything was said."""
+
+    run: Application
+
+
+Handler = Callable[[Request], Awaitable[Answer | Passage]]
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from sandlot.tenants.keys import KeyStore
 from sandlot.tenants.room import Room
 from sandlot.tenants.secret_files import read_secret
 from sandlot.wiring.door import forget
+from sandlot.wiring.passing import passing
 
 _SECRET = "gateway.secret"
 _TOKENS = frozenset(token_header(port).lower().encode() for port in (44772, 18080, 1))
@@ -67,7 +68,7 @@ class Doors:
         wire = procedures(host)
         if kept:
             self._wires.append(wire)
-        gateway = OpenSandboxGateway(host, GatewaySettings(self._secret, who=who))
+        gateway = OpenSandboxGateway(host, GatewaySettings(self._secret, who=who), passing(host))
 
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
             mine = "sandlot.unproven" in scope or gateway.serves(scope["path"])

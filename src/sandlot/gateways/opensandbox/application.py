@@ -13,11 +13,13 @@ from sandlot.gateways.opensandbox.egress import Egress
 from sandlot.gateways.opensandbox.files import Files
 from sandlot.gateways.opensandbox.lifecycle import USER, Lifecycle
 from sandlot.gateways.opensandbox.metrics import Metrics
+from sandlot.gateways.opensandbox.passage import Pass, no_way, passage
 from sandlot.gateways.opensandbox.refusals import EGRESS, EXECD, LIFECYCLE, refusals
 from sandlot.gateways.opensandbox.schema import Refused, read_port
 from sandlot.gateways.opensandbox.settings import EGRESS_PORT, EXECD_PORT, GatewaySettings, token_header
 from sandlot.gateways.opensandbox.templates import Templates
-from sandlot.gateways.web import Answer, Receive, Request, Route, Router, Scope, Send
+from sandlot.gateways.opensandbox.terminals import Terminals
+from sandlot.gateways.web import Answer, Passage, Receive, Request, Route, Router, Scope, Send
 from sandlot.model import LimitReached, SandlotError, Unavailable
 
 KEY_HEADER: Final = "open-sandbox-api-key"
@@ -30,8 +32,10 @@ _PATHS: Final = frozenset(["sandboxes", "snapshots", "templates", "pools", "metr
 class OpenSandboxGateway:
     """Serves below `/v1` and, as theirs does, below `/`."""
 
-    def __init__(self, host: Host, settings: GatewaySettings) -> None:
+    def __init__(self, host: Host, settings: GatewaySettings, through: Pass = no_way) -> None:
+        """`through` leads a request to a port of a sandbox."""
         self._host = host
+        self._through = through
         self._settings = settings
         open_to_all = [Route("GET", "/health", self._health), Route("GET", "/version", self._version)]
         self.open = Router(open_to_all)
@@ -41,6 +45,7 @@ class OpenSandboxGateway:
             [*lifecycle, *egress.lifecycle_routes(), *Templates(host).routes(), *refusals(LIFECYCLE)]
         )
         execd = [*Commands(host, USER).routes(), *Files(host, USER).routes(), *Metrics(host).routes()]
+        execd += Terminals(host, USER).routes()
         self.execd = Router([Route("GET", "/ping", self._ping), *execd, *refusals(EXECD)])
         self.egress = Router([*egress.routes(), *refusals(EGRESS)])
         self._proxy = Route("*", PROXY, self._proxied)
@@ -52,16 +57,18 @@ class OpenSandboxGateway:
         return parts[0] == "v1" or parts[0] in _PATHS or path in ("/health", "/version")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "websocket":
-            await receive()
-            await send({"type": "websocket.close", "code": 1008})
-            return
         if scope["type"] != "http":
             return
         request = Request.of(scope, receive)
         said = request.headers.get("x-request-id", "")
         request_id = said if 0 < len(said) <= 128 and said.isprintable() and said.isascii() else secrets.token_hex(8)
         answer = await self._answer(request)
+        if isinstance(answer, Passage):
+            try:
+                await answer.run(scope, receive, send)
+                return
+            except SandlotError as error:
+                answer = _refused(request, error)
         answer = Answer(answer.status, answer.body, {**answer.headers, "x-request-id": request_id})
         try:
             await answer.send(send, request)
@@ -69,17 +76,13 @@ class OpenSandboxGateway:
             _log.info("request %s was cut: %s", request_id, error)
             raise
 
-    async def _answer(self, request: Request) -> Answer:
+    async def _answer(self, request: Request) -> Answer | Passage:
         try:
             return await self._checked(request)
         except SandlotError as error:
-            status, body = translate.refusal(error)
-            if status >= 500 and not isinstance(error, Unavailable | Refused):
-                _log.warning("%s %s: %s", request.method, request.path[:200], error)
-            headers = {"retry-after": "1"} if isinstance(error, LimitReached | Unavailable) else {}
-            return Answer.json(body, status, headers)
+            return _refused(request, error)
 
-    async def _checked(self, request: Request) -> Answer:
+    async def _checked(self, request: Request) -> Answer | Passage:
         if found := self.open.find(request):
             return await found(request)
         if request.segments[:1] == ("v1",):
@@ -102,7 +105,7 @@ class OpenSandboxGateway:
         if not self._settings.is_key(given):
             raise Refused("INVALID_API_KEY", "this is no key of this server", status=401)
 
-    async def _routed(self, router: Router, request: Request) -> Answer:
+    async def _routed(self, router: Router, request: Request) -> Answer | Passage:
         if found := router.find(request):
             return await found(request)
         if methods := ", ".join(router.methods(request)):
@@ -110,7 +113,7 @@ class OpenSandboxGateway:
             return Answer.json(body, 405, {"allow": methods})
         return Answer.json({"code": "NOT_FOUND", "message": "there is no such path"}, 404)
 
-    async def _proxied(self, request: Request) -> Answer:
+    async def _proxied(self, request: Request) -> Answer | Passage:
         """What is in a sandbox, for whoever has its token, the key, or an address that was signed."""
         port = read_port(request.values["port"])
         signature = request.values.get("signature")
@@ -125,7 +128,8 @@ class OpenSandboxGateway:
             return await self._routed(self.execd, request)
         if port == EGRESS_PORT:
             return await self._routed(self.egress, request)
-        raise Refused("BACKEND_CONNECTION_FAILED", "ports of sandboxes cannot be reached through this server yet", 502)
+        taken = (5 if signature else 4) + (request.raw_path.lstrip(b"/").split(b"/")[0] == b"v1")
+        return passage(self._through, request, port, taken)
 
     def _check_token(self, request: Request, port: int) -> None:
         token = request.headers.get(token_header(port).lower(), "")
@@ -146,3 +150,11 @@ class OpenSandboxGateway:
     async def _ping(self, request: Request) -> Answer:
         await self._host.get(request.values["id"])
         return Answer()
+
+
+def _refused(request: Request, error: SandlotError) -> Answer:
+    status, body = translate.refusal(error)
+    if status >= 500 and not isinstance(error, Unavailable | Refused):
+        _log.warning("%s %s: %s", request.method, request.path[:200], error)
+    headers = {"retry-after": "1"} if isinstance(error, LimitReached | Unavailable) else {}
+    return Answer.json(body, status, headers)

@@ -39,7 +39,7 @@ _SHELLS: Final = "~/.local/state/sandlot/shells"
 _STREAM: Final = {"content-type": "text/event-stream", "cache-control": "no-cache"}
 # Variables that were set for good are in a file, as assignments; every command reads it anew.
 _WITH_ENVS: Final = f'if [ -r {ENVS} ]; then set -a; . {ENVS}; set +a; fi; exec "$@"'
-_SHELL: Final = 'if command -v bash >/dev/null 2>&1; then exec bash -c "$1"; else exec sh -c "$1"; fi'
+SHELL: Final = 'if command -v bash >/dev/null 2>&1; then exec bash -c "$1"; else exec sh -c "$1"; fi'
 
 
 class Commands:
@@ -66,7 +66,7 @@ class Commands:
         background = body.flag("background")
         call = CallRequest(
             request.values["id"],
-            _wrapped(argv or ("/bin/sh", "-c", _SHELL, "sh", line)),
+            wrapped(argv or ("/bin/sh", "-c", SHELL, "sh", line)),
             cwd=await self._cwd(request, body),
             envs={"EXECD_ENVS": ENVS, **body.table("envs")},
             user=self._identity(body),
@@ -77,16 +77,7 @@ class Commands:
         return await self._begin(call, background)
 
     async def _cwd(self, request: Request, body: Reader) -> str:
-        cwd = body.text("cwd") or "/"
-        if cwd == "/":
-            return cwd
-        try:
-            info = await self._host.stat_file(FileStat(request.values["id"], cwd, self._user))
-        except (FileNotFound, FileConflict):
-            info = None
-        if info is None or info.kind != "directory":
-            raise Refused("INVALID_REQUEST_BODY", f"there is no directory {cwd[:200]}")
-        return info.path
+        return await directory(self._host, request.values["id"], body.text("cwd") or "/", self._user)
 
     def _identity(self, body: Reader) -> str:
         uid, gid = body.integer("uid"), body.integer("gid")
@@ -193,7 +184,7 @@ class Commands:
             command = f"cd -- {shlex.quote(await self._cwd(request, body))} || exit\n{command}"
         call = CallRequest(
             request.values["id"],
-            _wrapped(remembering(session, command)),
+            wrapped(remembering(session, command)),
             cwd="/",
             envs={"EXECD_ENVS": ENVS},
             user=self._user,
@@ -208,14 +199,27 @@ class Commands:
         return Answer()
 
 
-def _wrapped(argv: tuple[str, ...]) -> tuple[str, ...]:
+async def directory(host: Host, session_id: str, path: str, user: str) -> str:
+    """Where a command is to begin, if it is there."""
+    if path == "/":
+        return path
+    try:
+        info = await host.stat_file(FileStat(session_id, path, user))
+    except (FileNotFound, FileConflict):
+        info = None
+    if info is None or info.kind != "directory":
+        raise Refused("INVALID_REQUEST_BODY", f"there is no directory {path[:200]}")
+    return info.path
+
+
+def wrapped(argv: tuple[str, ...]) -> tuple[str, ...]:
     return ("/bin/sh", "-c", _WITH_ENVS, "sh", *argv)
 
 
 def content_of(record: CallRecord) -> str:
     """What somebody asked to run, without what was put around it."""
     argv = record.argv[4:] if record.argv[2:3] == (_WITH_ENVS,) else record.argv
-    return argv[4] if argv[2:3] == (_SHELL,) else shlex.join(argv)
+    return argv[4] if argv[2:3] == (SHELL,) else shlex.join(argv)
 
 
 def _timeout(body: Reader) -> float | None:
