@@ -178,7 +178,7 @@ async def test_a_terminal_with_replay_and_takeover(connection: ConnectionConfig)
     sandbox = await create(connection)
     execd = await sandbox.get_endpoint(44772)
     async with httpx.AsyncClient(headers=execd.headers, timeout=30) as http:
-        made = (await http.post(f"http://{execd.endpoint}/pty", json={"cwd": "/usr"})).json()
+        made = (await http.post(f"http://{execd.endpoint}/pty", json={"cwd": "/usr", "command": "exec sh -i"})).json()
         pty = f"{execd.endpoint}/pty/{made['session_id']}"
         async with connect(f"{pty}/ws?pty=1", execd.headers) as client:
             shell = Shell(client)
@@ -192,7 +192,9 @@ async def test_a_terminal_with_replay_and_takeover(connection: ConnectionConfig)
             await shell.until(b"one\r\n")
             assert b"31 101\r\n/usr\r\n" in shell.printed
             await client.say(b"\x00sleep 4321\n")
+            await shell.until(b"sleep 4321\r\n")
             await client.say(b"\x00\x03")
+            await shell.until(b"^C")  # what is typed before it is dropped, as terminals do
             await client.say(b"\x00echo $?; echo t''wo\n")
             await shell.until(b"two\r\n")
             assert b"130\r\n" in shell.printed, "Ctrl-C reaches what runs"
