@@ -13,6 +13,7 @@ import uvloop
 
 from sandlot.config.settings import load
 from sandlot.host.kernel import sync_filesystem
+from tests.performance.auditing import measure_auditing
 from tests.performance.btrfs import measure_btrfs
 from tests.performance.commands import measure_command, measure_parallel, measure_throughput
 from tests.performance.density import measure_density, measure_idle
@@ -41,6 +42,7 @@ SECTIONS: Mapping[str, Callable[[Bench], Awaitable[None]]] = {
     "sdk": measure_sdk,
     "terminals": measure_terminals,
     "metrics": measure_metrics,
+    "audit": measure_auditing,
     "turns": measure_turns,
     "btrfs": measure_btrfs,
     "zfs": measure_zfs,

@@ -1,4 +1,4 @@
-"""Keys for a server: make one, list them, revoke one, make a token of one session, or bound what a tenant may have.
+"""Keys for a server and tokens of sessions: make one, list them, revoke one, or bound what a tenant may have.
 
 `sandlot key create ci --tenant team-a` shows the key once; only its hash is kept. From the first key on nobody is
 served without one, except through the socket in the data directory. A key of a tenant sees its sessions alone.

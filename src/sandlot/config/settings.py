@@ -41,6 +41,8 @@ class Settings:
     keeper: Path  # the guest program
     preload: Path  # the library for sessions under a gVisor that needs it
     scout: Path  # the program that goes through files of sessions
+    audit: bool  # whether it is written down who does what
+    audit_anchor: Path | None  # None: beside the log
     runsc: str  # a path, or a name to look for
     gvisor_platform: str
 
@@ -91,6 +93,8 @@ def read_settings(read: Reader, environment: Mapping[str, str]) -> Settings:
         advertise_address=read.host("SANDLOT_ADVERTISE_ADDRESS", LOOPBACK),
         preload=Path(__file__).parents[1] / "_bin" / "sandlot-preload.so",
         scout=Path(__file__).parents[1] / "_bin" / "sandlot-scout",
+        audit=read.flag("SANDLOT_AUDIT", default=True),
+        audit_anchor=Path(text).absolute() if (text := read.text("SANDLOT_AUDIT_ANCHOR")) else None,
         runsc=read.text("SANDLOT_RUNSC", "runsc"),
         gvisor_platform=read.one_of("SANDLOT_GVISOR_PLATFORM", AUTO, ("systrap", "kvm", "ptrace")),
         btrfs_bytes=read.size("SANDLOT_BTRFS_BYTES", 0, limits.BTRFS_BYTES_MIN, limits.BYTES_MAX),

@@ -105,6 +105,17 @@ ENGINE = (
         "The address or the name of this machine that is told to whoever wants to reach what a session exposes.",
         f"`{LOOPBACK}`",
     ),
+    Variable(
+        "SANDLOT_AUDIT",
+        "`on` or `off`: whether the audit log is written: who asked for what in which session.",
+        "`on`",
+    ),
+    Variable(
+        "SANDLOT_AUDIT_ANCHOR",
+        "The file that says where the audit log ends. Where whoever can write the data directory cannot write this, "
+        "the log cannot be cut without a trace.",
+        "`audit.anchor` in the data directory",
+    ),
     Variable("SANDLOT_RUNSC", "The program of gVisor: a path, or a name that is looked for.", "`runsc`"),
     Variable(
         "SANDLOT_GVISOR_PLATFORM",

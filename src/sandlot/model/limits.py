@@ -170,6 +170,9 @@ PREVIEWS_PUBLIC_MAX = 10_000  # ports of all sessions together
 TOKEN_LIFETIME_S = 3600.0  # of a token of a session, where nothing is asked for
 TOKEN_LIFETIME_S_MAX = 365 * 24 * 3600.0
 TOKENS_KEPT = 1000  # whose door is kept open; the others are made again when they come
+AUDIT_FILE_BYTES = 16 * MIB  # of one file of the audit log
+AUDIT_FILES = 64  # that are kept of it
+AUDIT_SYNC_S = 5.0  # between two times that it is brought to the disk
 QUEUE_MAX = 1000  # requests for sessions that wait for room
 QUEUE_TIMEOUT_S_MAX = 600.0
 

@@ -3,7 +3,7 @@
 import os
 import socket
 
-from sandlot.host.service import SandboxHostService
+from sandlot.contracts import Host
 from sandlot.model import limits
 from sandlot.rpc.asgi import Application, Message
 from sandlot.rpc.server import application
@@ -14,11 +14,11 @@ from sandlot.server.http import HttpServer
 class Door:
     """Open from the moment on when it is made, on the loop of the engine."""
 
-    def __init__(self, engine: SandboxHostService, listening: socket.socket) -> None:
+    def __init__(self, host: Host, listening: socket.socket) -> None:
         self._server = HttpServer(
             Bounds(limits.SERVER_CONNECTIONS_MAX, limits.HEADER_TIMEOUT_S, limits.KEEP_ALIVE_S),
         )
-        self._application = application(engine)
+        self._application = application(host)
         self._server.open(listening, self._application, owner=os.geteuid())
 
     async def close(self) -> None:

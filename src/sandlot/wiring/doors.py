@@ -4,6 +4,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 
+from sandlot.audit.who import LOCAL, WHO
 from sandlot.contracts import Host
 from sandlot.gateways.opensandbox import GatewaySettings, OpenSandboxGateway
 from sandlot.gateways.opensandbox.settings import signature_in, token_header, who_of
@@ -33,7 +34,7 @@ class Doors:
         self._keys = KeyStore(data)
         self._secret = read_secret(data / _SECRET)
         self._wires: list[Application] = []
-        self._operator = self._applications(host, "local")
+        self._operator = self._applications(host, LOCAL)
         self._of_keys: dict[str, Application] = {}
         self._of_tokens: OrderedDict[str, Application] = OrderedDict()
         self._rooms: dict[str, Room] = {}
@@ -72,7 +73,11 @@ class Doors:
 
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
             mine = "sandlot.unproven" in scope or gateway.serves(scope["path"])
-            await (gateway if mine else wire)(scope, receive, send)
+            before = WHO.set(who)
+            try:
+                await (gateway if mine else wire)(scope, receive, send)
+            finally:
+                WHO.reset(before)
 
         return serve
 

@@ -13,12 +13,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from sandlot import registry
+from sandlot.audit.files import ANCHOR_FILE, FOLDER
+from sandlot.audit.host import audited
+from sandlot.audit.log import AuditLog
 from sandlot.config.settings import Settings
 from sandlot.contracts import Host
 from sandlot.host.lock import DOOR
 from sandlot.host.service import SandboxHostService
 from sandlot.model import DataDirectoryHeld, SandlotError, SessionFilter, limits
 from sandlot.server.peers import peer_of
+from sandlot.server.redaction import redact
 from sandlot.wiring.embedded import build
 
 if TYPE_CHECKING:
@@ -36,7 +40,7 @@ class _Door(Protocol):
     async def close(self) -> None: ...
 
 
-Taken = Callable[[SandboxHostService], None]
+Taken = Callable[[Host], None]
 
 
 class Holding:
@@ -52,12 +56,13 @@ class Holding:
         self._client: HostClient | None = None
         self._watch: socket.socket | None = None
         self._watcher: asyncio.Task[None] | None = None
-        self._starting: asyncio.Task[SandboxHostService] | None = None
+        self._starting: asyncio.Task[Host] | None = None
         self._opening: asyncio.Task[None] | None = None  # of the door
         self._door: _Door | None = None
         self._is_closed = False
         self._was_found = False
         self.engine: SandboxHostService | None = None
+        self._audit: AuditLog | None = None
 
     async def open(self, patience_s: float) -> Host:
         """The engine, or a client of the one that there is. Who holds the directory and does not answer is waited for.
@@ -104,38 +109,55 @@ class Holding:
                 await self._door.close()
             # Those who are left are others, and were sent off. Our own calls were broken off by whoever closes us.
             await engine.close(for_calls=self._door is None)
+        if self._audit is not None:
+            self._audit.close()
+            self._audit = None
         if self._folder >= 0:
             os.close(self._folder)
             self._folder = -1
 
     # ---- holding it --------------------------------------------------------------------------------------------
 
-    async def _hold(self) -> SandboxHostService:
+    async def _hold(self) -> Host:
         engine = build(self._settings, self._progress, shares=True)
         await engine.start()
         self.engine = engine
+        host = self._audited(engine)
         if engine.door is not None:
-            asyncio.get_running_loop().add_reader(engine.door.fileno(), self._knocked)
+            asyncio.get_running_loop().add_reader(engine.door.fileno(), self._knocked, host, engine.door)
         if self._taken is not None:
-            self._taken(engine)
-        return engine
+            self._taken(host)
+        return host
 
-    def _knocked(self) -> None:
+    def _audited(self, engine: SandboxHostService) -> Host:
+        """The engine, with everything that is asked of it written down. Without a log it works, too."""
+        if not self._settings.audit:
+            return engine
+        data = self._settings.data
+        log = AuditLog(data / FOLDER, self._settings.audit_anchor or data / ANCHOR_FILE)
+        try:
+            log.open()
+        except OSError as error:
+            _log.error("there is no audit log from now on: %s", error)
+            log.close()
+            return engine
+        self._audit = log
+        return audited(engine, log, redact)
+
+    def _knocked(self, host: Host, door: socket.socket) -> None:
         """What answers takes a tenth of a second to load, and most programs are alone."""
-        assert self.engine is not None
-        assert self.engine.door is not None
         loop = asyncio.get_running_loop()
-        loop.remove_reader(self.engine.door.fileno())
-        self._opening = loop.create_task(self._answer(self.engine, self.engine.door), name="open the door")
+        loop.remove_reader(door.fileno())
+        self._opening = loop.create_task(self._answer(host, door), name="open the door")
 
-    async def _answer(self, engine: SandboxHostService, listening: socket.socket) -> None:
+    async def _answer(self, host: Host, listening: socket.socket) -> None:
         try:
             make: Callable[..., _Door] = await asyncio.to_thread(registry.load, "server", "door")
         except SandlotError as error:
             _log.error("others cannot use this data directory meanwhile: %s", error)
             return
         if not self._is_closed:
-            self._door = make(engine, listening)
+            self._door = make(host, listening)
 
     # ---- being a client ----------------------------------------------------------------------------------------
 

@@ -16,7 +16,6 @@ from sandlot import registry
 from sandlot.config.addresses import Address
 from sandlot.config.service import ServiceConfig, TlsFiles, has_keys
 from sandlot.contracts import Host
-from sandlot.host.service import SandboxHostService
 from sandlot.model import InvalidArgument, SandlotError
 from sandlot.server import logs
 from sandlot.server.connections import Bounds
@@ -133,7 +132,7 @@ class Serving:
             if self._spans is not None:
                 await asyncio.to_thread(self._spans.close)
 
-    def _exchange(self, engine: SandboxHostService) -> None:
+    def _exchange(self, engine: Host) -> None:
         """What was asked of another program's engine is asked of this one from now on."""
         if self._front is not None:
             self._front.exchange(self._open_doors(engine).application, engine)

@@ -46,7 +46,7 @@ def test_a_session_with_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     words = "create --id s --template t --snapshot s/p --storage layers --runtime none --label a=b --label c= --env K=V"
     more = "--user root --cpus 1.5 --memory 512M --swap 0 --disk 2G --pids 10 --open-files 64 --io-weight 50"
     rest = "--timeout 1h --idle 10m --on-expiry pause --request-id r --call-snapshots --no-start --volume v:/v:ro"
-    last = "--allow example.org --allow example.com --secret KEY=VALUE --secret TOKEN --port 80 --port 8080"
+    last = "--allow example.org --allow example.com --secret KEY=VALUE --secret TOKEN --port 80 --port 8080 --queue 5s"
     spec = options.session_spec(parse(f"{words} {more} {rest} {last}".split()))
     assert spec == SessionSpec(
         session_id="s",
@@ -68,6 +68,7 @@ def test_a_session_with_everything(monkeypatch: pytest.MonkeyPatch) -> None:
         call_snapshots=True,
         starts=False,
         request_id="r",
+        queue_timeout_s=5.0,
     )
     # A field that comes later needs an option too.
     usual = SessionSpec()

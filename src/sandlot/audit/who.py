@@ -1,0 +1,8 @@
+"""On whose behalf something is done: set where requests come in, read where they are done."""
+
+from contextvars import ContextVar
+from typing import Final
+
+LOCAL: Final = "local"  # the program itself, or whoever may open a socket of the data directory
+
+WHO: ContextVar[str] = ContextVar("who", default=LOCAL)
