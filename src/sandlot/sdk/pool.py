@@ -2,6 +2,7 @@
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -52,3 +53,10 @@ class LastingPool(ThreadPoolExecutor):
         if wait:
             for worker in self._workers:
                 worker.join()
+
+    def wait(self, patience_s: float) -> None:
+        """Until its threads have ended, which were told to. One that comes back from what it does when the interpreter
+        is gone ends the process with an abort, if an extension in Rust is below it, as when it loads modules."""
+        give_up = time.monotonic() + patience_s
+        for worker in self._workers:
+            worker.join(max(0.0, give_up - time.monotonic()))

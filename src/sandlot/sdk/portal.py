@@ -24,6 +24,7 @@ from sandlot.sdk.pool import LastingPool
 
 _T = TypeVar("_T")
 _CLOSE_PATIENCE_S = 20.0
+_WORKERS_PATIENCE_S = 5.0  # for what nobody waits for any more
 
 
 class _Call(Generic[_T]):
@@ -83,6 +84,7 @@ class Portal:
         self.calls: set[asyncio.Task[Any]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._pool = LastingPool()
         # Can be taken again by the thread that has it: a finalizer may run in the middle of anything.
         self._starting = threading.RLock()
         self._is_starting = False
@@ -202,7 +204,7 @@ class Portal:
         self._is_starting = True
         try:
             loop = _new_loop()
-            loop.set_default_executor(LastingPool())
+            loop.set_default_executor(self._pool)
             # A daemon: the interpreter waits for all others before it asks us to close.
             thread = threading.Thread(target=_serve, args=(loop,), name="sandlot", daemon=True)
             thread.start()
@@ -226,6 +228,7 @@ class Portal:
             asyncio.run_coroutine_threadsafe(self._finish(), self._loop).result(_CLOSE_PATIENCE_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_CLOSE_PATIENCE_S)
+        self._pool.wait(_WORKERS_PATIENCE_S)
 
     async def _finish(self) -> None:
         await self.break_off(self.calls)

@@ -32,6 +32,32 @@ threading.Thread(target=wait).start()
 atexit.register(use, "atexit")
 """
 
+# pydantic's core is in Rust, and calls the validator.
+BELOW_RUST = """
+import asyncio, time
+from pydantic import BaseModel, field_validator
+from sandlot.sdk.portal import portal
+
+class Slow(BaseModel):
+    value: int
+
+    @field_validator("value")
+    @classmethod
+    def think(cls, value):
+        for _ in range(200):
+            time.sleep(0.01)
+        print("thought")
+        return value
+
+async def leave():
+    left = asyncio.ensure_future(asyncio.to_thread(Slow, value=1))
+    await asyncio.sleep(0.05)
+    left.cancel()
+
+portal().run(leave())
+much = [{1: []} for _ in range(1_000_000)]  # so that the end of the interpreter takes a while
+"""
+
 
 def test_results_and_errors() -> None:
     pool = LastingPool()
@@ -94,3 +120,9 @@ def test_it_works_when_the_main_thread_has_ended() -> None:
         "atexit the standard one refuses",
     ]
     assert ran.stderr == ""
+
+
+def test_a_program_ends_in_order_when_a_thread_is_still_busy() -> None:
+    """The interpreter ends threads that come back to it later, and nothing in Rust may be below them then."""
+    ended = subprocess.run([sys.executable, "-c", BELOW_RUST], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "thought\n", "")
