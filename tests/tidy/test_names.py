@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "sandlot"
 
 EMPTY_NAMES = {"utils", "helpers", "common", "misc", "manager", "base"}
-READS_ENVIRONMENT = {"config", "cli"}
+READS_ENVIRONMENT = {"config", "cli", "host/kernels"}  # the last are programs of sessions, and read theirs
 AXES = ["host/storage", "host/runtimes"]
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70

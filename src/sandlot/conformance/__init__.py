@@ -1,6 +1,7 @@
 """Suites that hold an implementation to its contract. They ship with the package and need no test framework."""
 
 from sandlot.conformance.checks import Broken, Check, Outcome, Ran, Stage, Verdict, conform, is_conforming
+from sandlot.conformance.code import CODE_CHECKS, conform_code
 from sandlot.conformance.control import CONTROL_CHECKS, conform_control
 from sandlot.conformance.control_stage import ControlStage
 from sandlot.conformance.environment import ENVIRONMENT_CHECKS, conform_environment
@@ -22,6 +23,7 @@ from sandlot.conformance.volumes import VOLUME_CHECKS, VolumeStage, conform_volu
 from sandlot.conformance.whole import conform_whole
 
 __all__ = [
+    "CODE_CHECKS",
     "CONTROL_CHECKS",
     "ENVIRONMENT_CHECKS",
     "FILE_CHECKS",
@@ -53,6 +55,7 @@ __all__ = [
     "Verdict",
     "VolumeStage",
     "conform",
+    "conform_code",
     "conform_control",
     "conform_environment",
     "conform_environment_tools",

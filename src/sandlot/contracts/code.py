@@ -55,10 +55,11 @@ class Code(Protocol):
         ...
 
     def run_code(self, request: CodeRequest) -> AbstractAsyncContextManager[CodeStream]:
-        """One after another in each context. A run whose id is known is read again, and not done again.
+        """One after another in each context. A run whose id is known is read again, and not done again. The default
+        context of a language is made anew when it was lost: the run that it was lost with has said so.
 
-        Entering raises what creating a context raises, InvalidState when the context is lost, LimitReached when too
-        many wait for it.
+        Entering raises what creating a context raises, InvalidState when a context that is named is lost, LimitReached
+        when too many wait for it.
         """
         ...
 

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
+from sandlot.contracts.code import Code
 from sandlot.contracts.files import Files
 from sandlot.contracts.metrics import Metrics
 from sandlot.contracts.ports import Ports
@@ -389,6 +390,7 @@ class Host(
     Processes,
     Ports,
     Terminals,
+    Code,
     Tools,
     Files,
     Snapshots,

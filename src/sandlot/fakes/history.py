@@ -109,6 +109,8 @@ class FakeHistory:
             call.lose(Unavailable("its session was rolled back", call_id=call.call_id))
         for process in session.processes.values():
             process.move()
+        for context in session.contexts.values():
+            context.lose("its session was rolled back")
         session.tree, session.head = target.tree.copy(), target.snapshot.name
         if not request.keep:
             session.points = session.points[: session.points.index(target) + 1]

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from sandlot.fakes.calls import FakeCall, FakeStream, Program, check_call
+from sandlot.fakes.code import FakeCode
 from sandlot.fakes.cordon import FakeCordon
 from sandlot.fakes.files import FakeFiles
 from sandlot.fakes.history import FakeHistory
@@ -135,6 +136,10 @@ class FakeHost:
         self.prune_templates = templates.prune_templates
         self.create_volume, self.get_volume = volumes.create_volume, volumes.get_volume
         self.list_volumes, self.remove_volume = volumes.list_volumes, volumes.remove_volume
+        code = FakeCode(self._find)
+        self.create_context, self.contexts = code.create_context, code.contexts
+        self.interrupt_context, self.restart_context = code.interrupt_context, code.restart_context
+        self.delete_context, self.run_code, self.attach_code = code.delete_context, code.run_code, code.attach_code
         metrics = FakeMetrics(self._find, self._sessions.values)
         self.session_metrics, self.host_metrics = metrics.session_metrics, metrics.host_metrics
         self.all_metrics = metrics.all_metrics

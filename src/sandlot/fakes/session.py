@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import dataclass, field, replace
 
 from sandlot.fakes.calls import FakeCall
+from sandlot.fakes.contexts import FakeContext
 from sandlot.fakes.process import FakeProcess
 from sandlot.fakes.tree import WORKSPACE, Tree
 from sandlot.fakes.tty import FakeTty
@@ -43,6 +44,7 @@ class FakeSession:
     calls: dict[str, FakeCall] = field(default_factory=dict[str, FakeCall])
     ttys: dict[str, FakeTty] = field(default_factory=dict[str, FakeTty])  # by the id of their call
     processes: dict[str, FakeProcess] = field(default_factory=dict[str, FakeProcess])
+    contexts: dict[str, FakeContext] = field(default_factory=dict[str, FakeContext])
     points: list[Point] = field(default_factory=list[Point])
     turns: list[Turn] = field(default_factory=list[Turn])
     last_turn: int = 0
@@ -112,5 +114,7 @@ class FakeSession:
             self.timer.cancel()
         for process in self.processes.values():
             process.stop()
+        for context in self.contexts.values():
+            context.lose("its session was destroyed")
         for call in self.running:
             call.lose(Unavailable(f"session {self.session_id} was destroyed", session_id=self.session_id))

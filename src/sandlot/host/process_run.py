@@ -8,10 +8,11 @@ from typing import Protocol
 
 from sandlot.contracts.runtime import Guest, KnownProcess, ProcessEnd
 from sandlot.host.calls import LiveCall, Ticket
-from sandlot.host.process_log import RunLog
+from sandlot.host.output import Log
 from sandlot.model import CallResult, Stream
 
 FIRST_RUN = 1 << 56  # calls count from 1, errands from 1 << 62
+FIRST_CONTEXT = 1 << 60  # programs that run code in contexts
 _RUN_BITS = 24
 _OUTPUT_MAX = 1 << 62
 _TAG = struct.Struct("<Q")
@@ -74,22 +75,34 @@ class SessionProcesses(Protocol):
         ...
 
 
-class NoProcesses:
-    """Of what is no session yet."""
+class Together:
+    """Several kinds of them, of one session; or none, of what is no session yet."""
+
+    def __init__(self, *kinds: SessionProcesses) -> None:
+        self._kinds = kinds
 
     def adopt(self, guest: Guest, known: KnownProcess) -> bool:
-        del guest, known
-        return False
+        return any(kind.adopt(guest, known) for kind in self._kinds)
 
-    def heard(self) -> None: ...
+    def heard(self) -> None:
+        for kind in self._kinds:
+            kind.heard()
 
-    def go_on(self) -> None: ...
+    def go_on(self) -> None:
+        for kind in self._kinds:
+            kind.go_on()
 
-    def lose(self, reason: str) -> None: ...
+    def lose(self, reason: str) -> None:
+        for kind in self._kinds:
+            kind.lose(reason)
 
-    def expect_ends(self, why: str) -> None: ...
+    def expect_ends(self, why: str) -> None:
+        for kind in self._kinds:
+            kind.expect_ends(why)
 
-    def again(self) -> None: ...
+    def again(self) -> None:
+        for kind in self._kinds:
+            kind.again()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +132,7 @@ class RunPlan:
 class Run:
     """A ProcessSink: everything as a call hears it, and its owner hears of it too."""
 
-    def __init__(self, plan: RunPlan, log: RunLog, owner: RunOwner, wedged: Callable[[str], None]) -> None:
+    def __init__(self, plan: RunPlan, log: Log, owner: RunOwner, wedged: Callable[[str], None]) -> None:
         self.number = plan.number
         self.log = log
         self.live = LiveCall(plan.ticket, _no_path, _not_recorded, self._record, wedged, log)

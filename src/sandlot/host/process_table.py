@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary
 from sandlot.contracts.runtime import Guest, KnownProcess
 from sandlot.host.background import Background
 from sandlot.host.process_rows import ProcessRow, ProcessRows
-from sandlot.host.process_run import serial_of
+from sandlot.host.process_run import FIRST_CONTEXT, serial_of
 from sandlot.host.processes import Around, ManagedProcess
 from sandlot.host.session import Session
 from sandlot.host.unheard import Unheard
@@ -111,6 +111,8 @@ class ProcessTable:
     # ---- what the session tells --------------------------------------------------------------------------------
 
     def adopt(self, guest: Guest, known: KnownProcess) -> bool:
+        if known.process_id >= FIRST_CONTEXT:
+            return False
         serial, _run = serial_of(known.process_id)
         process = next((each for each in self._by_id.values() if each.row.serial == serial), None)
         if process is not None:
@@ -135,7 +137,7 @@ class ProcessTable:
         for process in self.all():
             process.lose(reason)
         if self._session.row.state is SessionState.DESTROYING:
-            self._tables.forget(self._session)
+            self._tables.forget(self, self._session)
 
     def expect_ends(self, why: str) -> None:
         for process in self.all():
@@ -173,14 +175,13 @@ class ProcessTables:
         table.on_process_ended = self.on_process_ended
         table.take_up(self._found.pop(session.row.session_id, ()))
         self._tables[session.row.session_id] = table
-        session.processes = table
         return table
 
     def of(self, session: Session) -> ProcessTable:
         return self._tables[session.row.session_id]
 
-    def forget(self, session: Session) -> None:
-        if self._tables.get(session.row.session_id) is session.processes:
+    def forget(self, table: ProcessTable, session: Session) -> None:
+        if self._tables.get(session.row.session_id) is table:
             del self._tables[session.row.session_id]
         if self.on_session_gone:
             self.on_session_gone(session)

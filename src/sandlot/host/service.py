@@ -15,6 +15,8 @@ from sandlot.host.asides import Asides
 from sandlot.host.background import Background
 from sandlot.host.call_verbs import CallVerbs
 from sandlot.host.choices import Choices, session_capabilities
+from sandlot.host.code_table import ContextTables
+from sandlot.host.code_verbs import CodeVerbs
 from sandlot.host.duties import Duties
 from sandlot.host.events import Events
 from sandlot.host.examining import Examiner
@@ -35,6 +37,7 @@ from sandlot.host.parts import HostParts, HostSettings
 from sandlot.host.pausing import Pausing
 from sandlot.host.port_verbs import PortVerbs
 from sandlot.host.process_rows import ProcessRows
+from sandlot.host.process_run import Together
 from sandlot.host.process_table import ProcessTables
 from sandlot.host.process_verbs import ProcessVerbs
 from sandlot.host.recovery import Recovery
@@ -140,7 +143,7 @@ class SandboxHostService:
         lines = Lines(*asked, parts.runtimes)
         self._exposures = Exposures(rows, self._background, settings.advertise_address, lines)
         self._exposures.follow(self._processes)
-        self._lifecycle.on_session = self._attach
+        self._add_code(contexts := ContextTables(self._background), CodeVerbs(*asked, contexts))
         processes = ProcessVerbs(*asked, self._processes, rows, self._exposures)
         self.launch_process, self.list_processes = processes.launch_process, processes.list_processes
         self.process_status, self.process_logs = processes.process_status, processes.process_logs
@@ -163,7 +166,16 @@ class SandboxHostService:
 
     def _attach(self, session: Session) -> None:
         """One that comes to be, or is found."""
-        self._exposures.attach(session, self._processes.attach(session))
+        table = self._processes.attach(session)
+        self._exposures.attach(session, table)
+        session.processes = Together(self._contexts.attach(session), table)
+
+    def _add_code(self, contexts: ContextTables, code: CodeVerbs) -> None:
+        self._contexts, self._lifecycle.on_session = contexts, self._attach
+        self.create_context, self.contexts = code.create_context, code.contexts
+        self.interrupt_context, self.restart_context = code.interrupt_context, code.restart_context
+        self.delete_context = code.delete_context
+        self.run_code, self.attach_code = code.run_code, code.attach_code
 
     def _is_changing(self) -> bool:
         return self._lifecycle.is_changing() or self._lockers.is_changing() or self._templates.is_changing()
@@ -227,6 +239,7 @@ class SandboxHostService:
         await self._lifecycle.drain(self._settings.shutdown_timeout_s, for_calls=for_calls)
         self._processes.leave()
         await self._exposures.leave()
+        self._contexts.leave()
         await self._tools.close()
         self._files.close()
         self._events.close()

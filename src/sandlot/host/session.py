@@ -30,7 +30,7 @@ from sandlot.host.errands import FIRST_ERRAND
 from sandlot.host.gate import Gate
 from sandlot.host.history import SnapshotRow
 from sandlot.host.journal import CallRow, Journal, SessionRow
-from sandlot.host.process_run import FIRST_RUN, NoProcesses, Run, SessionProcesses
+from sandlot.host.process_run import FIRST_RUN, Run, SessionProcesses, Together
 from sandlot.host.reasons import LimitWatch
 from sandlot.host.terminal_log import Window
 from sandlot.host.unheard import Unheard
@@ -90,7 +90,8 @@ class Session:
         self.recovering: asyncio.Task[None] | None = None
         self.live: dict[str, LiveCall] = {}
         self.runs: dict[int, Run] = {}  # of its managed processes, by the number that its guest knows
-        self.processes: SessionProcesses = NoProcesses()
+        self.processes: SessionProcesses = Together()
+        self.attended = 0  # runs of code that someone waits for
         self.call_ids = CallIds()
         self.started: LiveCall | None = None  # what its template starts
         self.is_serving = False  # and that was seen ready
@@ -266,7 +267,7 @@ class Session:
         ticket = Ticket.of(request, self.last_process_id + 1, call_id, window)
         plan = self.plan(request, ticket)
         live = self._live_call(ticket)
-        self._watch_limits(live)
+        self.watch_limits(live)
         if request.resources is NO_LIMITS or request.resources == NO_LIMITS:
             process = guest.spawn(ticket.process_id, plan, live)
         else:
@@ -307,7 +308,7 @@ class Session:
 
     def take_start(self, live: LiveCall) -> None:
         """What its template starts has begun before it, and is ready."""
-        self._watch_limits(live)
+        self.watch_limits(live)
         self.last_process_id = live.ticket.process_id
         self.live[live.ticket.call_id] = self.started = live
         self.call_ids.add(live.ticket.call_id)
@@ -340,7 +341,7 @@ class Session:
         live.is_limited = True
         return process
 
-    def _watch_limits(self, live: LiveCall) -> None:
+    def watch_limits(self, live: LiveCall) -> None:
         since = self.limit_watch.begin()
 
         def met(exit_code: int) -> LimitHit | None:
@@ -358,7 +359,8 @@ class Session:
 
     def is_attended(self) -> bool:
         """Whether someone waits for a call of it."""
-        return any(live.is_attended and live.result is None and live.lost is None for live in self.live.values())
+        alive = (live for live in self.live.values() if live.result is None and live.lost is None)
+        return self.attended > 0 or any(live.is_attended for live in alive)
 
     @property
     def is_busy(self) -> bool:
@@ -474,7 +476,7 @@ class Session:
             live.rejoin(guest.adopt(known, live))
             return
         live = self._live_call(ticket)
-        self._watch_limits(live)
+        self.watch_limits(live)
         live.paused_s = row.paused_s if row else 0.0
         self.live[ticket.call_id] = live
         if self.is_start(ticket.call_id, ticket.process_id):

@@ -19,9 +19,11 @@ from sandlot.model.capability import (
 )
 from sandlot.model.code import (
     BASH,
+    CHART,
     JAVASCRIPT,
     LANGUAGES,
     PYTHON,
+    TABLE,
     CodeContext,
     CodeError,
     CodeEvent,
@@ -34,6 +36,9 @@ from sandlot.model.code import (
     ContextRequest,
     ContextState,
     check_language,
+    is_json_media,
+    is_text_media,
+    is_variable_name,
 )
 from sandlot.model.control import (
     CreateSandboxRequest,
@@ -303,6 +308,7 @@ __all__ = [
     "BASH",
     "BUILTIN",
     "CALL_PREFIX",
+    "CHART",
     "CURRENT",
     "ERRORS",
     "JAVASCRIPT",
@@ -311,6 +317,7 @@ __all__ = [
     "LATEST",
     "NO_LIMITS",
     "PYTHON",
+    "TABLE",
     "TRANSITIONS",
     "TURN_PREFIX",
     "AllowedMount",
@@ -537,6 +544,9 @@ __all__ = [
     "error_from_data",
     "error_to_data",
     "is_digest",
+    "is_json_media",
+    "is_text_media",
+    "is_variable_name",
     "make_token",
     "new_call_id",
     "new_fork_id",

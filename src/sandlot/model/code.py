@@ -1,5 +1,6 @@
 """Code that is run in a context: a program of the session that remembers variables from one run to the next."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -13,7 +14,27 @@ PYTHON = "python"
 BASH = "bash"
 JAVASCRIPT = "javascript"
 LANGUAGES = (PYTHON, BASH, JAVASCRIPT)
+CHART = "application/vnd.sandlot.chart+json"  # what a figure shows, as data
+TABLE = "application/vnd.sandlot.table+json"  # a table, as lists by the names of its columns
 _OTHER_NAMES = {"python3": PYTHON, "py": PYTHON, "sh": BASH, "shell": BASH, "js": JAVASCRIPT, "node": JAVASCRIPT}
+
+
+_TEXT_MEDIA = frozenset({"image/svg+xml", "application/javascript"})
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+
+
+def is_json_media(media: str) -> bool:
+    return media == "application/json" or media.endswith("+json")
+
+
+def is_text_media(media: str) -> bool:
+    """Whether it travels as it is; JSON does not count, although it is text, too."""
+    return media.startswith("text/") or media in _TEXT_MEDIA
+
+
+def is_variable_name(name: str) -> bool:
+    """Whether a shell takes it."""
+    return _VARIABLE.fullmatch(name) is not None
 
 
 def check_language(name: str) -> str:

@@ -1,0 +1,43 @@
+"""Code in contexts of the engine and of the fake is as promised; and each promise that is broken is told."""
+
+from typing import cast
+
+import pytest
+
+from sandlot.conformance import CODE_CHECKS, Verdict, conform_code, is_conforming
+from sandlot.contracts import Host
+from sandlot.fakes.deviations import CODE
+from sandlot.fakes.host import FakeHost
+from sandlot.host.service import SandboxHostService
+from sandlot.model import SessionFilter
+from tests.conformance.test_host import GVISOR
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("runtime", "kept_on"),
+    [
+        pytest.param("namespaces", "layers", marks=pytest.mark.root),
+        pytest.param("gvisor", "layers", marks=GVISOR),
+        ("none", "local-disk"),
+    ],
+)
+async def test_code_of_an_engine_conforms(host: SandboxHostService, runtime: str, kept_on: str) -> None:
+    have = await host.capabilities_of(runtime, kept_on)
+    outcomes = [one async for one in conform_code(host, runtime, kept_on, have)]
+    assert [(one.check, one.detail) for one in outcomes if not one.is_good] == []
+    assert is_conforming(outcomes)
+    assert len(outcomes) == len(CODE_CHECKS)
+    assert (await host.list(SessionFilter())).sessions == ()
+
+
+async def test_code_of_the_fake_conforms() -> None:
+    outcomes = [one async for one in conform_code(cast("Host", FakeHost()), deviations=CODE)]
+    assert [(one.check, one.detail) for one in outcomes if not one.is_good] == []
+    deviating = {one.check for one in outcomes if one.verdict is Verdict.DEVIATES}
+    assert (is_conforming(outcomes), deviating) == (True, set(CODE))
+
+
+def test_every_check_says_its_promise_and_has_a_name_of_its_own() -> None:
+    assert all(check.promise.endswith(".") for check in CODE_CHECKS)
+    assert len({check.name for check in CODE_CHECKS}) == len(CODE_CHECKS)
