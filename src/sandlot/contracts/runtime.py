@@ -1,13 +1,15 @@
 """How a session's processes are contained, and the small program inside that starts them."""
 
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from sandlot.contracts.storage import Volume
 from sandlot.model import Capability, Probe, Resources, Stream, TerminalSize
+
+if TYPE_CHECKING:
+    import socket
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +274,7 @@ class Runtime(Protocol):
         gone if that turned out halfway: `Guest.is_alive` tells."""
         ...
 
-    async def dial(self, name: str, guest: Guest, port: int) -> socket.socket | None:
+    async def dial(self, name: str, guest: Guest, port: int) -> "socket.socket | None":
         """A connection to whoever listens on a port of the session, which does not block; None where only the guest
         can have one. Raises NotFound when nobody does, DeadlineExceeded, LimitReached, Unavailable."""
         ...
