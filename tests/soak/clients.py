@@ -1,8 +1,11 @@
 """Clients of a server that is killed all the time. Each remembers what it was told, and says what was not kept."""
 
 import asyncio
+import io
 import random
+import tarfile
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from sandlot.contracts import Host
@@ -10,6 +13,7 @@ from sandlot.model import (
     CallOutput,
     CallRequest,
     FileAppend,
+    FileInfo,
     FileRead,
     FileWrite,
     RollbackRequest,
@@ -18,6 +22,8 @@ from sandlot.model import (
     SessionSpec,
     ToolRequest,
     ToolResult,
+    TreeTally,
+    TreeUpload,
     TurnRequest,
     Unavailable,
 )
@@ -45,6 +51,16 @@ async def pieces_of(*content: bytes, pause_s: float = 0.0) -> AsyncIterator[byte
         await asyncio.sleep(pause_s)
 
 
+def archive(**files: bytes) -> bytes:
+    told = io.BytesIO()
+    with tarfile.open(fileobj=told, mode="w") as tar:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return told.getvalue()
+
+
 class Client:
     """One session, and one kind of work in it."""
 
@@ -54,6 +70,7 @@ class Client:
         self.tally = tally
         self.rng = random.Random(seed)
         self.at = 0
+        self.unsure = ""  # a session of which nobody knows whether it is there
 
     async def work(self, step: Callable[["Client"], Awaitable[None]], until: asyncio.Event) -> None:
         await self.host.create(
@@ -69,12 +86,20 @@ class Client:
             except SandlotError as error:
                 self.tally.wrong.append(f"{self.name}-{self.at}: {type(error).__name__}: {error}")
                 await asyncio.sleep(0.2)
+        await self.make_sure()
         await self.host.destroy(self.name)
         try:
             await self.host.get(self.name)
             self.tally.wrong.append(f"{self.name}: it was destroyed, and is there")
         except SessionNotFound:
             pass
+
+    async def make_sure(self) -> None:
+        """The end of what was begun, whatever became of it."""
+        if self.unsure:
+            with suppress(SessionNotFound):
+                await self.host.destroy(self.unsure)
+            self.unsure = ""
 
     async def read(self, path: str) -> bytes | None:
         try:
@@ -156,8 +181,14 @@ async def uploads(client: Client) -> None:
     """One that is broken off leaves nothing, of whoever breaks it off."""
     name = f"large-{client.at % 3}"
     before = await client.read(name)
-    content = pieces_of(*[LARGE] * PIECES, pause_s=0.01)
-    writing = asyncio.ensure_future(client.host.write_file(FileWrite(client.name, name), content))
+    writing: asyncio.Future[FileInfo] | asyncio.Future[TreeTally]
+    if client.rng.random() < 0.5:
+        content = pieces_of(*[LARGE] * PIECES, pause_s=0.01)
+        writing = asyncio.ensure_future(client.host.write_file(FileWrite(client.name, name), content))
+    else:
+        packed = archive(**{name: LARGE * PIECES})
+        content = pieces_of(*[packed[at : at + len(LARGE)] for at in range(0, len(packed), len(LARGE))], pause_s=0.01)
+        writing = asyncio.ensure_future(client.host.upload_tree(TreeUpload(client.name, "."), content))
     if client.rng.random() < 0.5:
         await asyncio.wait([writing], timeout=client.rng.random() * 0.1)
         writing.cancel()
@@ -175,11 +206,14 @@ async def sessions(client: Client) -> None:
     """One that was made is there, once; one that was destroyed is not."""
     name = f"{client.name}-{client.at}"
     spec = SessionSpec(session_id=name, runtime="none", storage="layers", request_id=name)
+    await client.make_sure()
+    client.unsure = name
     made = await client.host.create(spec)
     again = await client.host.create(spec)
     client.tally.need(made.session_id == again.session_id == name, f"{name}: made twice")
     client.tally.need((await client.host.get(name)).state == "active", f"{name}: not active")
     await client.host.destroy(name)
+    client.unsure = ""
     try:
         await client.host.get(name)
         client.tally.wrong.append(f"{name}: it was destroyed, and is there")
@@ -188,4 +222,4 @@ async def sessions(client: Client) -> None:
 
 
 KINDS = (calls, files, tools, turns, uploads, sessions)
-__all__ = ["KINDS", "Client", "Tally"]
+__all__ = ["KINDS", "Client", "Tally", "archive"]

@@ -5,13 +5,11 @@ Before an operation it writes what it is about to do, and after it what came bac
 
 import asyncio
 import contextlib
-import io
 import json
 import os
 import random
 import signal
 import sys
-import tarfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -41,6 +39,7 @@ from sandlot.model import (
     TurnRequest,
     limits,
 )
+from tests.soak.clients import archive
 from tests.soak.shelf import SHELF
 from tests.soak.shelf import build_two as build
 
@@ -164,21 +163,11 @@ class Worker:
         elif way == "copy":
             await self._host.copy_file(FileCopy(session_id, f"d/{tag}/f", to="value"))
         elif way == "upload":
-            await self._host.upload_tree(TreeUpload(session_id, "."), _once(_archive(value=content)))
+            await self._host.upload_tree(TreeUpload(session_id, "."), _once(archive(value=content)))
 
 
 async def _once(content: bytes) -> AsyncIterator[bytes]:
     yield content
-
-
-def _archive(**files: bytes) -> bytes:
-    told = io.BytesIO()
-    with tarfile.open(fileobj=told, mode="w") as tar:
-        for name, content in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))
-    return told.getvalue()
 
 
 async def main() -> None:
