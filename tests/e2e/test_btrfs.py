@@ -15,7 +15,8 @@ from sandlot.host.service import SandboxHostService
 from sandlot.host.storage import btrfs_kernel
 from sandlot.host.storage.btrfs import BtrfsStorage
 from sandlot.host.storage.btrfs_place import MAKE
-from sandlot.host.storage.loop_image import find_device, make_image, mount_image, unmount_image
+from sandlot.host.storage.loop_device import find_device
+from sandlot.host.storage.loop_image import make_image, mount_image, unmount_image
 from sandlot.model import (
     CallRequest,
     Capability,
@@ -91,6 +92,28 @@ async def test_it_is_made_when_it_is_asked_for_and_gone_with_the_last_session(se
         await host.destroy(session_id)
     assert not {"btrfs.img", "btrfs.img.new", "btrfs", "mounts"} & {path.name for path in data.iterdir()}
     assert str(data) not in Path("/proc/self/mountinfo").read_text()
+
+
+def takes_direct_writes(folder: Path) -> bool:
+    probe = folder / "direct"
+    try:
+        os.close(os.open(probe, os.O_RDWR | os.O_CREAT | os.O_DIRECT))
+    except OSError:
+        return False
+    finally:
+        probe.unlink(missing_ok=True)
+    return True
+
+
+async def test_what_it_writes_goes_past_the_memory_kept_of_its_file(settings: Settings) -> None:
+    """Otherwise everything is held twice, and each snapshot waits until the one is written into the other."""
+    async with build(replace(settings, btrfs_bytes=1 << 30)) as host:
+        session_id = await make(host, SessionSpec(storage="btrfs"))
+        device = find_device(settings.data / "btrfs.img")
+        assert device
+        told = Path(f"/sys/block/{Path(device).name}/loop/dio").read_text().strip()
+        assert told == str(int(takes_direct_writes(settings.data)))
+        await host.destroy(session_id)
 
 
 async def test_the_next_engine_finds_it_mounted_or_not(place: Settings) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from sandlot.host.storage import btrfs_kernel
 from sandlot.host.storage.filesystem import filesystem_health
-from sandlot.host.storage.loop_image import find_device, grow_image, make_image, mount_image, unmount_image
+from sandlot.host.storage.loop_device import find_device
+from sandlot.host.storage.loop_image import grow_image, make_image, mount_image, unmount_image
 from sandlot.model import StorageHealth
 
 MKFS = "mkfs.btrfs"

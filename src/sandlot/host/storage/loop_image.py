@@ -1,23 +1,16 @@
 """A filesystem in a file: the file is made once, and mounted through a loop device that ends with its mount. Blocking;
 everything raises OSError."""
 
-import ctypes
 import errno
-import fcntl
 import os
-import struct
 import subprocess
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from sandlot.host.kernel import mount_device, unmount
+from sandlot.host.storage.loop_device import attach, find_device, tell_size
 
-_SET_CAPACITY, _GET_STATUS, _CONFIGURE, _GET_FREE = 0x4C07, 0x4C05, 0x4C0A, 0x4C82
-_AUTOCLEAR = 4
-_STATUS = struct.Struct("=QQQQQIIII64s64s32s2Q")
-_CONFIG_BYTES = 4 + 4 + _STATUS.size + 64
-_ATTEMPTS = 64
 _MAKE_S = 60.0
 _MIB = 1 << 20
 # mkfs looks at the file behind every mounted loop device, and one that hangs would stop it.
@@ -77,34 +70,7 @@ def grow_image(image: Path, size: int) -> None:
         if size > os.fstat(file.fileno()).st_size:
             os.ftruncate(file.fileno(), size // _MIB * _MIB)
     if (device := find_device(image)) is not None:
-        fd = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            fcntl.ioctl(fd, _SET_CAPACITY)
-        finally:
-            os.close(fd)
-
-
-def find_device(image: Path) -> str | None:
-    """The loop device that shows a file."""
-    wanted = image.stat()
-    for folder in sorted(Path("/sys/block").glob("loop*/loop")):
-        device = f"/dev/{folder.parent.name}"
-        with suppress(OSError):
-            fd = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                status = bytearray(_STATUS.size)
-                fcntl.ioctl(fd, _GET_STATUS, status)
-            finally:
-                os.close(fd)
-            number, inode = _STATUS.unpack(status)[:2]
-            if (number, inode) == (_kernel_number(wanted.st_dev), wanted.st_ino):
-                return device
-    return None
-
-
-def _kernel_number(device: int) -> int:
-    major, minor = os.major(device), os.minor(device)
-    return minor & 0xFF | major << 8 | (minor & ~0xFF) << 12
+        tell_size(device)
 
 
 @contextmanager
@@ -117,32 +83,8 @@ def _device(image: Path) -> Generator[str]:
         finally:
             os.close(fd)
         return
-    fd, device = _attach(image)
+    fd, device = attach(image, direct=True)
     try:
         yield device
     finally:
         os.close(fd)
-
-
-def _attach(image: Path) -> tuple[int, str]:
-    control = os.open("/dev/loop-control", os.O_RDWR | os.O_CLOEXEC)
-    file = os.open(image, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        name = os.fsencode(image)[:63]
-        info = _STATUS.pack(0, 0, 0, 0, 0, 0, 0, 0, _AUTOCLEAR, name, b"", b"", 0, 0)
-        config = struct.pack("=II", file, 0) + info + bytes(64)
-        for _attempt in range(_ATTEMPTS):
-            device = f"/dev/loop{fcntl.ioctl(control, _GET_FREE)}"
-            fd = os.open(device, os.O_RDWR | os.O_CLOEXEC)
-            try:
-                fcntl.ioctl(fd, _CONFIGURE, ctypes.create_string_buffer(config, _CONFIG_BYTES))
-            except OSError as error:
-                os.close(fd)
-                if error.errno != errno.EBUSY:  # another one took it meanwhile
-                    raise
-            else:
-                return fd, device
-        raise OSError(errno.EBUSY, "no loop device is free")
-    finally:
-        os.close(file)
-        os.close(control)

@@ -14,15 +14,11 @@ import subprocess
 from pathlib import Path
 
 from sandlot.host.storage.canonical import CANONICAL_ID
+from sandlot.host.storage.loop_device import attach
 
 IMAGE = "disk.img"
 IMAGE_BYTES = 8 << 40  # of the file; nothing of it is on disk that is not written
 _MKFS_S = 60.0
-_GET_FREE, _CONFIGURE = 0x4C82, 0x4C0A
-_READ_ONLY, _AUTOCLEAR = 1, 4
-_STATUS = struct.Struct("=QQQQQIIII64s64s32s2Q")
-_CONFIG_BYTES = 4 + 4 + _STATUS.size + 64
-_ATTEMPTS = 64
 _FREEZE, _THAW = 0xC0045877, 0xC0045878
 _RESIZE = 0x40086610  # EXT4_IOC_RESIZE_FS
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOATIME = 1, 2, 4, 1024
@@ -65,7 +61,7 @@ def make_places(mount: Path) -> None:
 def mount_image(image: Path, point: Path, *, read_only: bool = False) -> None:
     """Its loop device ends with the mount."""
     point.mkdir(mode=0o700, exist_ok=True)
-    device, name = _attach(image, read_only=read_only)
+    device, name = attach(image, read_only=read_only, block_bytes=_BLOCK)
     try:
         flags = _MS_NOATIME | _MS_NOSUID | _MS_NODEV | (_MS_RDONLY if read_only else 0)
         # Inode tables that were never used are not written: each volume would become as large as they are.
@@ -75,33 +71,6 @@ def mount_image(image: Path, point: Path, *, read_only: bool = False) -> None:
             raise OSError(number, f"an image cannot be mounted: {os.strerror(number)}")
     finally:
         os.close(device)
-
-
-def _attach(image: Path, *, read_only: bool) -> tuple[int, str]:
-    access = os.O_RDONLY if read_only else os.O_RDWR
-    file = os.open(image, access | os.O_CLOEXEC)
-    control = os.open("/dev/loop-control", os.O_RDWR | os.O_CLOEXEC)
-    try:
-        flags = _AUTOCLEAR | (_READ_ONLY if read_only else 0)
-        name = os.fsencode(image)[-63:]
-        info = _STATUS.pack(0, 0, 0, 0, 0, 0, 0, 0, flags, name, b"", b"", 0, 0)
-        config = struct.pack("=II", file, _BLOCK) + info + bytes(64)
-        for _attempt in range(_ATTEMPTS):
-            number = fcntl.ioctl(control, _GET_FREE)
-            device = f"/dev/loop{number}"
-            fd = os.open(device, access | os.O_CLOEXEC)
-            try:
-                fcntl.ioctl(fd, _CONFIGURE, ctypes.create_string_buffer(config, _CONFIG_BYTES))
-            except OSError as error:
-                os.close(fd)
-                if error.errno != errno.EBUSY:  # another one took it meanwhile
-                    raise
-            else:
-                return fd, device
-        raise OSError(errno.EBUSY, "no loop device is free")
-    finally:
-        os.close(control)
-        os.close(file)
 
 
 def freeze(mount: Path) -> None:
