@@ -28,6 +28,7 @@ from tests.performance.picture import draw_file
 from tests.performance.report import Report
 from tests.performance.sdk import measure_sdk
 from tests.performance.sessions import measure_burst, measure_create, measure_rate
+from tests.performance.small_files import measure_small_files
 from tests.performance.templates import measure_templates
 from tests.performance.terminals import measure_metrics, measure_terminals
 from tests.performance.transfers import measure_transfers
@@ -49,6 +50,7 @@ SECTIONS: Mapping[str, Callable[[Bench], Awaitable[None]]] = {
     "pausing": measure_pausing,
     "diffs": measure_diffs,
     "files": measure_files,
+    "small-files": measure_small_files,
     "create": measure_create,
     "parallel": measure_parallel,
     "throughput": measure_throughput,
