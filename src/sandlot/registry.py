@@ -28,6 +28,7 @@ ROWS = (
     Row("sdk", "drain", "sandlot.sdk.draining:drain", "report it"),
     Row("control", "node", "sandlot.control.node:NodeSandboxControl", "report it"),
     Row("server", "keys", "sandlot.wiring.identity:keys_of", "report it"),
+    Row("server", "webhook-secret", "sandlot.wiring.telling:webhook_secret", "report it"),
     Row("server", "audit", "sandlot.wiring.auditing:AuditReader", "report it"),
     Row("host", "engine", "sandlot.wiring.embedded:build", _ELSEWHERE, "linux"),
     Row(

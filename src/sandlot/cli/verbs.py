@@ -26,6 +26,7 @@ VERBS: Mapping[str, str] = {
     "snapshot": "Take a snapshot of a session's files under a name, list them, or delete one",
     "template": "Make, list, name and remove templates: what sessions start from",
     "key": "Keys for a server and tokens of sessions: make one, list them, revoke one, or bound what a tenant may have",
+    "webhook": "Print the secret that receivers of webhooks verify them with, or the addresses that are told",
     "audit": "Tell who asked for what in which session, or verify that nothing of it was changed, moved or taken away",
     "volume": "Directories with names that outlive sessions: make one, list them, show one, or remove one",
     "ls": "List sessions, oldest first",

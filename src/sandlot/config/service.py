@@ -1,16 +1,19 @@
 """All that a server is told, from a file, the environment and the command line: one frozen value, checked whole."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from sandlot.config.addresses import Address, parse_address
 from sandlot.config.reading import Reader, Source
 from sandlot.config.settings import Settings, read_settings, sources
 from sandlot.config.variables import LISTEN
-from sandlot.model import KEYS_FILE, InvalidArgument, limits
+from sandlot.config.webhooks import Network, WebhookUrl, parse_kind, parse_network, parse_url
+from sandlot.model import KEYS_FILE, EventKind, InvalidArgument, limits
 
+_T = TypeVar("_T")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -36,6 +39,9 @@ class ServiceConfig:
     access_log: bool
     metrics: bool
     tracing: bool
+    webhooks: tuple[WebhookUrl, ...]
+    webhook_events: tuple[EventKind, ...]  # none: all kinds
+    webhook_networks: tuple[Network, ...]  # that may be reached although private
 
 
 def default_service_config() -> ServiceConfig:
@@ -79,7 +85,22 @@ def _read(read: Reader, environment: Mapping[str, str]) -> ServiceConfig:
         access_log=read.flag("SANDLOT_ACCESS_LOG", default=False),
         metrics=read.flag("SANDLOT_METRICS", default=True),
         tracing=read.flag("SANDLOT_TRACING", default=False),
+        webhooks=_each(read, "SANDLOT_WEBHOOKS", parse_url),
+        webhook_events=_each(read, "SANDLOT_WEBHOOK_EVENTS", parse_kind),
+        webhook_networks=_each(read, "SANDLOT_WEBHOOK_NETWORKS", parse_network),
     )
+
+
+def _each(read: Reader, name: str, parse: Callable[[str], _T]) -> tuple[_T, ...]:
+    found: list[_T] = []
+    for part in read.parts(name, ","):
+        try:
+            found.append(parse(part.strip()))
+        except InvalidArgument as error:
+            read.wrong.append(f"{read.spelled(name)}: {error.message}")
+    if len(found) > limits.WEBHOOKS_MAX:
+        read.wrong.append(f"{read.spelled(name)} must have at most {limits.WEBHOOKS_MAX} parts, not {len(found)}")
+    return tuple(dict.fromkeys(found))
 
 
 def _addresses(read: Reader) -> tuple[Address, ...]:

@@ -173,6 +173,11 @@ TOKENS_KEPT = 1000  # whose door is kept open; the others are made again when th
 AUDIT_FILE_BYTES = 16 * MIB  # of one file of the audit log
 AUDIT_FILES = 64  # that are kept of it
 AUDIT_SYNC_S = 5.0  # between two times that it is brought to the disk
+WEBHOOKS_MAX = 16  # addresses that events are told to
+WEBHOOK_RESOLVE_S = 10.0  # for the address of a name
+WEBHOOK_ANSWER_S = 15.0  # for a receiver to take an event
+WEBHOOK_PAUSE_S = 1.0  # before an event is told again; twice as long each time
+WEBHOOK_PAUSE_S_MAX = 300.0
 QUEUE_MAX = 1000  # requests for sessions that wait for room
 QUEUE_TIMEOUT_S_MAX = 600.0
 

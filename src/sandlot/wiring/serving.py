@@ -26,8 +26,11 @@ from sandlot.server.listening import bind, bound_address
 from sandlot.server.origins import Origins
 from sandlot.server.systemd import Notifier, inherited_sockets
 from sandlot.server.tls import server_context
+from sandlot.tenants.secret_files import read_secret
+from sandlot.webhooks.sending import Webhooks, WebhookSettings
 from sandlot.wiring.doors import Doors
 from sandlot.wiring.holding import Holding
+from sandlot.wiring.telling import WEBHOOK_SECRET
 
 if TYPE_CHECKING:
     from sandlot.server.spans import Spans
@@ -72,6 +75,7 @@ class Serving:
         self._front: Front | None = None
         self._doors: list[Doors] = []
         self._watching: list[asyncio.Task[None]] = []
+        self._telling: asyncio.Future[None] | None = None
         try:
             self._prepare(inherited_sockets(environment, pid))
         except BaseException:  # raised again
@@ -136,6 +140,7 @@ class Serving:
         """What was asked of another program's engine is asked of this one from now on."""
         if self._front is not None:
             self._front.exchange(self._open_doors(engine).application, engine)
+            self._tell_events(engine)
             _log.info("the engine of the data directory is here now")
 
     async def _serve(self, host: Host, ready: Callable[[], None]) -> None:
@@ -143,6 +148,7 @@ class Serving:
         self._server = server = HttpServer(_bounds(config))
         figures = Figures(server.crowd) if config.metrics else None
         doors = self._open_doors(host)
+        self._tell_events(host)
         self._front = front = Front(
             doors.application, host, Origins(config.allowed_hosts), figures, access_log=config.access_log
         )
@@ -158,12 +164,26 @@ class Serving:
         await self._stop.wait()
         for watching in self._watching:
             watching.cancel()
+        if self._telling is not None:
+            self._telling.cancel()
+            await asyncio.gather(self._telling, return_exceptions=True)
         self._notifier.stopping()
         front.is_ready = False
         server.stop_listening()
         self._close_sockets()  # whoever comes now is refused at once, and need not wait to hear of it
         if left := await server.drain(self.config.drain_s):
             _log.warning("%d connections were cut off; what runs in sessions goes on", left)
+
+    def _tell_events(self, host: Host) -> None:
+        """To whoever the settings name; from another host from now on."""
+        if self._telling is not None:
+            self._telling.cancel()
+        config, data = self.config, self.config.engine.data
+        if config.webhooks:
+            kinds = frozenset(config.webhook_events)
+            settings = WebhookSettings(config.webhooks, kinds, config.webhook_networks)
+            webhooks = Webhooks(host, settings, read_secret(data / WEBHOOK_SECRET), data / "webhooks")
+            self._telling = asyncio.ensure_future(webhooks.run())
 
     def _open_doors(self, host: Host) -> Doors:
         doors = Doors(host, self.config.engine.data)
@@ -189,7 +209,7 @@ class Serving:
             self._front.origins = Origins(config.allowed_hosts)
         logs.configure(config.log_level, config.log_format)
         self._notifier.ready("serving, with new settings")
-        fixed = ("engine", "listen", "metrics", "tracing")
+        fixed = ("engine", "listen", "metrics", "tracing", "webhooks", "webhook_events", "webhook_networks")
         return [name for name in fixed if getattr(before, name) != getattr(config, name)]
 
     def _close_sockets(self) -> None:
