@@ -16,6 +16,7 @@ SEEDS = Path(__file__).parent / "seeds"
 MESSAGE, SPAWN, RING, BUILT = b"\0", b"\1", b"\2", b"\3"
 
 PLAIN = SpawnPlan(argv=("true",), cwd="", envs={}, user="")
+CONNECT = SpawnPlan(argv=("8000",), cwd="/", envs={}, user="", stdin=True, is_connection=True)
 FULL = SpawnPlan(
     argv=("sh", "-c", "echo $A", "\udcff"),
     cwd="/workspace",
@@ -63,6 +64,7 @@ def seeds() -> dict[str, bytes]:
         "message-spawn": MESSAGE + frames.spawn(1, FULL) + frames.spawn(2, PLAIN),
         "message-torn": MESSAGE + small[0] + small[1][:-1],
         "spawn-plain": SPAWN + payload(PLAIN),
+        "spawn-connect": SPAWN + payload(CONNECT),
         "spawn-full": SPAWN + payload(FULL),
         "spawn-limits": SPAWN + with_limits(FULL),
         "built-small": built(1, 1, 3, 1, 2),

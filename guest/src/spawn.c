@@ -16,6 +16,7 @@
 
 #include "probe.h"
 #include "raw.h"
+#include "relay.h"
 #include "sentry.h"
 #include "users.h"
 
@@ -33,6 +34,7 @@ struct plan {
     int begun;        /* closed by the exec */
     const char *path;
     struct spawn_failure *late;
+    uint8_t *buffers; /* of a connection */
     char **shell; /* argc + 2: the arguments behind "/bin/sh script" */
     char file[PATH_MAX];
     char home[HOME_BYTES + 8], user[NAME_BYTES + 8], logname[NAME_BYTES + 12], login_shell[HOME_BYTES + 8];
@@ -118,9 +120,12 @@ CHILD static int child(void *argument) {
     uint64_t nothing[4] = {0}; /* the default action, no flags, no signals: the kernel's own layout */
     raw(SYS_rt_sigaction, SIGPIPE, address(nothing), 0, 8);
     raw(SYS_rt_sigprocmask, SIG_SETMASK, address(nothing), 0, 8);
-    if (request->flags & SPAWN_PROBE) raw(SYS_close, 3, 0, 0, 0);
-    if (request->flags & SPAWN_PROBE)
-        for (int code = probe_run(request->argv);;) raw(SYS_exit_group, code, 0, 0, 0);
+    if (request->flags & (SPAWN_PROBE | SPAWN_CONNECT)) {
+        raw(SYS_close, 3, 0, 0, 0);
+        bool asks = request->flags & SPAWN_PROBE;
+        for (int code = asks ? probe_run(request->argv) : relay_run(request->argv, plan->buffers);;)
+            raw(SYS_exit_group, code, 0, 0, 0);
+    }
     give_up(plan, exec_search(plan), STAGE_EXEC);
     return 0;
 }
@@ -156,11 +161,13 @@ static struct plan *make_plan(const struct spawn_request *request) {
     const char *first = request->user;
     const char *last = request->envc ? request->envp[request->envc - 1] : request->argv[request->argc - 1];
     size_t text = (size_t)(last - first) + strlen(last) + 1;
-    struct plan *plan = malloc(sizeof *plan + pointers * sizeof(char *) + text);
+    size_t buffers = request->flags & SPAWN_CONNECT ? 2 * RELAY_BYTES : 0;
+    struct plan *plan = malloc(sizeof *plan + pointers * sizeof(char *) + text + buffers);
     if (plan == NULL) return NULL;
     char **slots = (char **)(plan + 1);
     char *copy = (char *)(slots + pointers);
     memcpy(copy, first, text);
+    plan->buffers = (uint8_t *)copy + text;
     plan->request = *request;
     plan->request.user = copy;
     plan->request.cwd = copy + (request->cwd - first);

@@ -1,4 +1,4 @@
-/* The wire between a host and a guest, version 3. docs/protocol.md is the prose of this file.
+/* The wire between a host and a guest, version 4. docs/protocol.md is the prose of this file.
  *
  * Both ends hold one AF_UNIX SOCK_SEQPACKET socketpair. A message is one or more whole frames, so a reader that
  * dies never leaves half a frame behind. All integers are little-endian.
@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 enum {
-    WIRE_VERSION = 3,
+    WIRE_VERSION = 4,
     HEADER_BYTES = 16,
     MESSAGE_BYTES_MAX = 256 * 1024,
     DATA_BYTES_MAX = 64 * 1024,
@@ -56,8 +56,9 @@ enum {
 enum { STREAM_STDOUT = 0, STREAM_STDERR = 1, STREAMS = 2 };
 enum { SCOPE_GROUP = 0, SCOPE_TREE = 1, SCOPE_PROCESS = 2 };
 /* SPAWN_GROUPS: with the message come descriptors of cgroups that the program enters first. SPAWN_PROBE: no program; the
- * arguments are a port, and what to send there. */
-enum { SPAWN_PTY = 1, SPAWN_STDIN = 2, SPAWN_GROUPS = 4, SPAWN_PROBE = 8, SPAWN_FLAGS = 15 };
+ * arguments are a port, and what to send there. SPAWN_CONNECT: no program; the argument is a port, and the streams are
+ * those of a connection to it. */
+enum { SPAWN_PTY = 1, SPAWN_STDIN = 2, SPAWN_GROUPS = 4, SPAWN_PROBE = 8, SPAWN_CONNECT = 16, SPAWN_FLAGS = 31 };
 enum { SPAWN_GROUPS_MAX = 8 };
 
 /* Where a spawn failed. */

@@ -1,5 +1,6 @@
 """The engine of this machine keeps what every host promises of ports."""
 
+import shutil
 from pathlib import Path
 from typing import cast
 
@@ -11,8 +12,11 @@ from sandlot.host.service import SandboxHostService
 from sandlot.model import SessionFilter
 from tests.unit.rpc.serving import over_the_wire
 
+NO_RUNSC = "runsc is not installed: `make setup` as root installs it"
+GVISOR = [pytest.mark.root, pytest.mark.skipif(shutil.which("runsc") is None, reason=NO_RUNSC)]
 ENGINES = [
     pytest.param("namespaces", "layers", marks=pytest.mark.root),
+    pytest.param("gvisor", "layers", marks=GVISOR),
     ("none", "local-disk"),
 ]
 

@@ -60,6 +60,7 @@ class SpawnPlan:
     open_files: int | None = None  # None: as many as the guest itself
     groups: Sequence[int] = ()  # descriptors of what it has to enter first; whoever made the plan closes them
     is_probe: bool = False  # no program: the words are a port of the session, and what to send there
+    is_connection: bool = False  # no program: the word is a port of the session, the streams are those of who listens
 
 
 class ProcessEnd(NamedTuple):

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
 
 from sandlot.contracts.runtime import Runtime
+from sandlot.host.guest_streams import GuestStream, connect_by_guest
 from sandlot.host.port_streams import Connection, SocketStream
 from sandlot.host.session import Session
 from sandlot.model import Capability, LimitReached, SessionState, limits
@@ -65,13 +66,25 @@ class Lines:
         use.__enter__()
         try:
             made = await self._runtimes[session.row.runtime].dial(session.row.volume, guest, port)
-            assert made is not None, "it says that it has ports"
-            stream = SocketStream(made)
+            stream = SocketStream(made) if made is not None else await connect_by_guest(guest, port)
+            uncount = self._count(session, stream)
         except BaseException:  # undone, then raised again
             use.__exit__(None, None, None)
             self._uncount(session_id)
             raise
-        return Line(stream, use, lambda: self._uncount(session_id))
+        return Line(stream, use, uncount)
+
+    def _count(self, session: Session, stream: Connection) -> Callable[[], None]:
+        """Gives what is done at its end."""
+        if isinstance(stream, GuestStream):
+            session.connections.add(stream)
+
+        def uncount() -> None:
+            if isinstance(stream, GuestStream):
+                session.connections.discard(stream)
+            self._uncount(session.row.session_id)
+
+        return uncount
 
     def _uncount(self, session_id: str) -> None:
         self._open[session_id] -= 1

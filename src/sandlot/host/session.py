@@ -28,6 +28,7 @@ from sandlot.host.calls import LiveCall, Ticket
 from sandlot.host.desk import Place
 from sandlot.host.errands import FIRST_ERRAND
 from sandlot.host.gate import Gate
+from sandlot.host.guest_streams import GuestStream
 from sandlot.host.history import SnapshotRow
 from sandlot.host.journal import CallRow, Journal, SessionRow
 from sandlot.host.process_run import FIRST_RUN, Run, SessionProcesses, Together
@@ -92,6 +93,7 @@ class Session:
         self.runs: dict[int, Run] = {}  # of its managed processes, by the number that its guest knows
         self.processes: SessionProcesses = Together()
         self.attended = 0  # runs of code that someone waits for
+        self.connections: set[GuestStream] = set()  # that its guest carries
         self.call_ids = CallIds()
         self.started: LiveCall | None = None  # what its template starts
         self.is_serving = False  # and that was seen ready
@@ -407,6 +409,8 @@ class Session:
         """Their guest goes, and another one will know of them."""
         for live in self.everything():
             live.part()
+        for connection in tuple(self.connections):
+            connection.on_lost("the session is kept on disk")
 
     async def rest(self, guest: Guest | None) -> None:
         """A guest of an earlier engine that is paused, and cannot be asked; or none, of one that sleeps. Its calls are

@@ -1,6 +1,7 @@
 """Processes of a guest that nobody here asks about."""
 
 from sandlot.contracts.runtime import Guest, KnownProcess, ProcessEnd
+from sandlot.host.guest_streams import CONNECTION
 from sandlot.model import Stream
 
 
@@ -11,6 +12,8 @@ class Unheard:
         self._process = guest.adopt(known, self)
         for stream in Stream:
             self._process.discard(stream)
+        if known.tag == CONNECTION and not known.is_over:
+            self.kill()  # nobody has the other end any more
 
     def kill(self) -> None:
         self._process.signal(9, tree=True)

@@ -10,9 +10,10 @@ from resource import RLIMIT_NOFILE
 from sandlot.contracts.runtime import ProcessEnd, SpawnPlan
 from sandlot.model import LimitReached, Stream, limits
 
-VERSION = 3
+VERSION = 4
 GROUPS_SINCE = 2
 COUNT_SINCE = PROBE_SINCE = 3
+CONNECT_SINCE = 4
 MESSAGE_BYTES_MAX = 256 * 1024
 STDIN_CREDIT = 64 * 1024
 NONCE_BYTES = 16
@@ -66,7 +67,7 @@ STAGES = {
 }  # fmt: skip
 SCOPE_GROUP, SCOPE_TREE = 0, 1
 PROCESS_OVER = 2 | 4  # it has exited, or could not be started
-SPAWN_PTY, SPAWN_STDIN, SPAWN_GROUPS, SPAWN_PROBE = 1, 2, 4, 8
+SPAWN_PTY, SPAWN_STDIN, SPAWN_GROUPS, SPAWN_PROBE, SPAWN_CONNECT = 1, 2, 4, 8, 16
 
 
 class MalformedFrame(ValueError):
@@ -99,6 +100,7 @@ def spawn(ident: int, plan: SpawnPlan) -> bytes:
     """Raises LimitReached when arguments and environment do not fit into one message."""
     flags = (SPAWN_PTY if plan.terminal else 0) | (SPAWN_STDIN if plan.stdin else 0)
     flags |= (SPAWN_GROUPS if plan.groups else 0) | (SPAWN_PROBE if plan.is_probe else 0)
+    flags |= SPAWN_CONNECT if plan.is_connection else 0
     rows, columns = (plan.terminal.rows, plan.terminal.columns) if plan.terminal else (0, 0)
     envs = [f"{name}={value}" for name, value in plan.envs.items()]
     text = os.fsencode("\0".join([plan.user, plan.cwd, *plan.argv, *envs, ""]))

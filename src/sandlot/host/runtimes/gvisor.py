@@ -50,6 +50,7 @@ _ALWAYS = frozenset(
         Capability.LIMIT_OPEN_FILES,
         Capability.LIMIT_PIDS,  # by its own kernel
         Capability.MEMORY,
+        Capability.PORTS,
     }
 )
 _BY_GROUPS = frozenset(

@@ -93,6 +93,11 @@ class GuestLink:
                 "the guest of this session is of an earlier release, and calls have no limits of their own there",
                 next_step="make a new session",
             )
+        if plan.is_connection and self._version < frames.CONNECT_SINCE:
+            raise CapabilityNotSupported(
+                "the guest of this session is of an earlier release, and connects nobody to a port",
+                next_step="make a new session",
+            )
         if plan.is_probe and self._version < frames.PROBE_SINCE:
             raise CapabilityNotSupported(
                 "the guest of this session is of an earlier release, and cannot ask a port",
