@@ -203,6 +203,17 @@ async def an_exposed_port_is_reached(stage: Stage) -> None:
     await _none_are_open(stage)
 
 
+async def a_session_is_made_with_ports(stage: Stage) -> None:
+    """They are exposed when it is there."""
+    port = a_port()
+    other = await stage.another(ports=(port, port + 1))
+    told = await stage.host.list_ports(other.session.session_id)
+    equal([(each.port, bool(each.address)) for each in told], [(port, True), (port + 1, True)])
+    await serve(other, port)
+    async with dialled(told[0].address) as line:
+        equal(await echoed(line, b"made"), b"made")
+
+
 async def where_nobody_listens_connections_end(stage: Stage) -> None:
     """The address takes them, and they are broken off."""
     exposed = await stage.host.expose_port(ExposeRequest(stage.session.session_id, a_port()))
@@ -391,6 +402,7 @@ PORT_CHECKS: tuple[Check[Stage], ...] = tuple(
         Check(a_connection_stands_still_with_its_session, (Capability.PAUSE,)),
         Check(a_connection_ends_with_its_session),
         Check(an_exposed_port_is_reached),
+        Check(a_session_is_made_with_ports),
         Check(where_nobody_listens_connections_end),
         Check(a_port_of_the_host_can_be_chosen),
         Check(what_is_unexposed_is_reached_no_more),

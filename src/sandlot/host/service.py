@@ -292,7 +292,14 @@ class SandboxHostService:
         return await self._choices.capabilities()
 
     async def create(self, spec: SessionSpec) -> SessionInfo:
-        return await self._queue.within(spec.queue_timeout_s, lambda: self._create(spec))
+        info = await self._queue.within(spec.queue_timeout_s, lambda: self._create(spec))
+        try:
+            for port in spec.ports:
+                await self._exposures.expose(info.session_id, port, 0)
+        except BaseException:  # one that is not reached as it was asked for is none
+            await asyncio.shield(self._lifecycle.destroy(info.session_id))
+            raise
+        return info
 
     async def _create(self, spec: SessionSpec) -> SessionInfo:
         self._lifecycle.check_open()

@@ -78,8 +78,7 @@ class Session:
         outputs: Path,
     ) -> None:
         self.row = row
-        self.volume = volume
-        self._workspace = workspace
+        self.volume, self._workspace = volume, workspace
         self._cwd = wishes.cwd
         self.guest: Guest | None = None
         self.on_expiry = OnExpiry(wishes.on_expiry)
