@@ -7,6 +7,9 @@ from sandlot.model import (
     CapabilityNotSupported,
     Change,
     ChangeKind,
+    CodeContext,
+    CodeError,
+    CodeStatus,
     Conflict,
     CreateSandboxRequest,
     CreateSandboxResponse,
@@ -84,6 +87,8 @@ from sandlot.model import (
     VolumeInfo,
 )
 from sandlot.sdk.client import Client
+from sandlot.sdk.code import AsyncCode, AsyncContext, AsyncRun
+from sandlot.sdk.code_results import CodeFailed, Execution, Shown
 from sandlot.sdk.commands import AsyncCommand, AsyncCommands
 from sandlot.sdk.control import AsyncControl
 from sandlot.sdk.files import AsyncFiles
@@ -91,7 +96,21 @@ from sandlot.sdk.own_tools import tool
 from sandlot.sdk.pty import AsyncPty, AsyncTerminals
 from sandlot.sdk.results import CommandFailed, CommandOutput, CommandResult
 from sandlot.sdk.sandbox import AsyncSandbox
-from sandlot.sdk.sync import Command, Commands, Control, Files, Pty, Sandbox, Templates, Terminals, Tools, Volume
+from sandlot.sdk.sync import (
+    Code,
+    Command,
+    Commands,
+    Context,
+    Control,
+    Files,
+    Pty,
+    Run,
+    Sandbox,
+    Templates,
+    Terminals,
+    Tools,
+    Volume,
+)
 from sandlot.sdk.templates import AsyncTemplates
 from sandlot.sdk.tools import AsyncTools
 from sandlot.sdk.volumes import AsyncVolume
@@ -99,11 +118,14 @@ from sandlot.sdk.volumes import AsyncVolume
 __version__ = "0.1.0"
 
 __all__ = [
+    "AsyncCode",
     "AsyncCommand",
     "AsyncCommands",
+    "AsyncContext",
     "AsyncControl",
     "AsyncFiles",
     "AsyncPty",
+    "AsyncRun",
     "AsyncSandbox",
     "AsyncTemplates",
     "AsyncTerminals",
@@ -116,12 +138,18 @@ __all__ = [
     "Change",
     "ChangeKind",
     "Client",
+    "Code",
+    "CodeContext",
+    "CodeError",
+    "CodeFailed",
+    "CodeStatus",
     "Command",
     "CommandFailed",
     "CommandOutput",
     "CommandResult",
     "Commands",
     "Conflict",
+    "Context",
     "Control",
     "CreateSandboxRequest",
     "CreateSandboxResponse",
@@ -129,6 +157,7 @@ __all__ = [
     "DeadlineExceeded",
     "Event",
     "EventKind",
+    "Execution",
     "FileConflict",
     "FileEvent",
     "FileEventKind",
@@ -160,6 +189,7 @@ __all__ = [
     "Pty",
     "Resources",
     "RollbackInProgress",
+    "Run",
     "Sandbox",
     "SandboxCapabilities",
     "SandlotError",
@@ -170,6 +200,7 @@ __all__ = [
     "SessionNotFound",
     "SessionPaused",
     "SessionState",
+    "Shown",
     "Snapshot",
     "SnapshotKind",
     "SnapshotNotFound",

@@ -11,6 +11,7 @@ from sandlot.fakes.host import FakeHost
 from sandlot.host.service import SandboxHostService
 from sandlot.model import SessionFilter
 from tests.conformance.test_host import GVISOR
+from tests.unit.rpc.serving import over_the_wire
 
 
 @pytest.mark.timeout(300)
@@ -36,6 +37,25 @@ async def test_code_of_the_fake_conforms() -> None:
     assert [(one.check, one.detail) for one in outcomes if not one.is_good] == []
     deviating = {one.check for one in outcomes if one.verdict is Verdict.DEVIATES}
     assert (is_conforming(outcomes), deviating) == (True, set(CODE))
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("runtime", "kept_on"),
+    [pytest.param("namespaces", "layers", marks=pytest.mark.root), ("none", "local-disk")],
+)
+async def test_code_of_an_engine_conforms_over_the_wire(host: SandboxHostService, runtime: str, kept_on: str) -> None:
+    have = await host.capabilities_of(runtime, kept_on)
+    async with over_the_wire(host) as client:
+        outcomes = [one async for one in conform_code(cast("Host", client), runtime, kept_on, have)]
+    assert [(one.check, one.detail) for one in outcomes if not one.is_good] == []
+    assert is_conforming(outcomes)
+
+
+async def test_code_of_the_fake_conforms_over_the_wire() -> None:
+    async with over_the_wire(FakeHost()) as client:
+        outcomes = [one async for one in conform_code(cast("Host", client), deviations=CODE)]
+    assert [(one.check, one.detail) for one in outcomes if not one.is_good] == []
 
 
 def test_every_check_says_its_promise_and_has_a_name_of_its_own() -> None:

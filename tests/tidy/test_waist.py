@@ -8,7 +8,7 @@ import pytest
 
 import sandlot
 from sandlot.cli import verbs
-from sandlot.contracts import Code, Host, Ports, Processes
+from sandlot.contracts import Host, Ports, Processes
 
 SOURCE = Path(__file__).parents[2] / "src" / "sandlot"
 # Verb: method of the SDK, words of the command line.
@@ -35,6 +35,14 @@ FORMS: dict[str, tuple[str, str]] = {
     "write_terminal": ("AsyncPty.write", "attach"),
     "resize_terminal": ("AsyncPty.resize", "attach"),
     "kill_terminal": ("AsyncPty.kill", ""),
+    # code
+    "create_context": ("AsyncCode.create_context", "code --new"),
+    "contexts": ("AsyncCode.contexts", "code --list"),
+    "interrupt_context": ("AsyncContext.interrupt", "code --interrupt"),
+    "restart_context": ("AsyncContext.restart", "code --restart"),
+    "delete_context": ("AsyncContext.remove", "code --remove"),
+    "run_code": ("AsyncSandbox.run_code", "code"),
+    "attach_code": ("AsyncCode.connect", "code --attach"),
     # metrics
     "session_metrics": ("AsyncSandbox.metrics", ""),
     "host_metrics": ("Client.ametrics", "top"),
@@ -106,7 +114,7 @@ NO_COMMAND = {
 # What the command line comes to by another name: of the session, of the engine, or through a function.
 NOT_BY_NAME = {"capabilities", "examine", "events"}
 # Nouns whose forms are being made: their verbs need no row yet, and may have one.
-TO_COME: tuple[type, ...] = (Processes, Ports, Code)
+TO_COME: tuple[type, ...] = (Processes, Ports)
 
 
 def verbs_of(contract: type) -> set[str]:

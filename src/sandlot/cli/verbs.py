@@ -9,6 +9,7 @@ VERBS: Mapping[str, str] = {
     "run": "Run one command in a session made for it, and destroy the session whatever happens",
     "create": "Make a session that lives on when the program has ended, and print its id",
     "exec": "Run one command in a session that is there already",
+    "code": "Run code in a context of a session that remembers: a file, or what stdin has",
     "shell": "Open a terminal in a session, or in a new one that is destroyed when you leave",
     "cp": "Copy files and directories into a session, out of one, or from one to another",
     "tool": "Call the tools that models call: list them, call one in a session, or cancel a call",

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 from sandlot.conformance.checks import Check, Outcome, Stage, conform, equal, expect
-from sandlot.conformance.code_stage import FOREVER, attached, context, good, hear, request, run, status_of
+from sandlot.conformance.code_stage import FOREVER, Told, attached, context, good, hear, request, run, status_of
 from sandlot.conformance.file_stage import refused
 from sandlot.contracts import Host
 from sandlot.model import (
@@ -333,9 +333,10 @@ async def it_ends_with_its_session(stage: Stage) -> None:
     """And who reads a run hears of it."""
     other = await stage.another()
     async with stage.host.run_code(request(other, FOREVER)) as stream:
-        await hear(aiter(stream), "up")
+        events = aiter(stream)
+        await hear(events, "up")
         await stage.host.destroy(other.session.session_id)
-        equal((await stream.result()).status, CodeStatus.LOST)
+        equal(Told([event async for event in events]).result.status, CodeStatus.LOST)
     await refused(stage.host.contexts(other.session.session_id), SessionNotFound)
 
 

@@ -52,6 +52,8 @@ class FakeRun:
         return bool(self.events) and isinstance(self.events[-1], CodeResult)
 
     def tell(self, event: CodeEvent) -> None:
+        if self.is_over:
+            return  # it was lost meanwhile
         self.events.append(event)
         news, self._news = self._news, asyncio.Event()
         news.set()

@@ -14,7 +14,10 @@ MARK_FIRST = "\x1e"
 MARK_HEX = 24
 _MARK_CHARS = 1 + MARK_HEX
 
-_PYTHON = f"""import os
+# Files of the session must not take the place of modules before user code could mean them to.
+_PYTHON = f"""import sys
+sys.path[:] = [p for p in sys.path if p]
+import os
 def r(n):
     b = b""
     while len(b) < n:

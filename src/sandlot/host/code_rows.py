@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -73,11 +74,16 @@ def serial_of(number: int) -> int:
     return (number - FIRST_CONTEXT) >> _GENERATION_BITS
 
 
-def remove_others(folder: Path, there: set[int]) -> None:
-    """Blocking: files of contexts that are no more."""
+def new_serial() -> int:
+    """Never the same twice, also after an engine that nobody remembers: its guest might speak of the first one."""
+    return time.time_ns() // 1_000_000
+
+
+def remove_others(folder: Path, there: set[int], before: int) -> None:
+    """Blocking: files of contexts that are no more. Those that are made meanwhile are later."""
     for path in (*folder.glob("k*.context"), *folder.glob("k*.story"), *folder.glob("k*.fresh")):
         serial = path.stem[1:].partition("-")[0]
-        if serial.isdigit() and int(serial) not in there:
+        if serial.isdigit() and int(serial) < before and int(serial) not in there:
             path.unlink(missing_ok=True)
 
 

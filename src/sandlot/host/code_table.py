@@ -10,7 +10,7 @@ from sandlot.contracts.runtime import Guest, KnownProcess
 from sandlot.host.background import Background
 from sandlot.host.code_contexts import Context
 from sandlot.host.code_log import new_mark
-from sandlot.host.code_rows import ContextRow, remove_others, serial_of
+from sandlot.host.code_rows import ContextRow, new_serial, remove_others, serial_of
 from sandlot.host.code_runs import Execution
 from sandlot.host.errands import FIRST_ERRAND
 from sandlot.host.process_run import FIRST_CONTEXT
@@ -26,11 +26,12 @@ class ContextTable:
         self._session = session
         self._background = background
         self._tables = tables
-        self._by_id: dict[str, Context] = {}  # oldest first
+        self._by_id: dict[str, Context] = {}
         self._last_serial = 0
 
     def all(self) -> Sequence[Context]:
-        return tuple(self._by_id.values())
+        """Oldest first: guests tell of them in another order."""
+        return sorted(self._by_id.values(), key=lambda context: context.row.serial)
 
     def get(self, context_id: str) -> Context | None:
         return self._by_id.get(context_id)
@@ -59,8 +60,7 @@ class ContextTable:
                 next_step="delete one",
                 limit="contexts",
             )
-        # Never the same twice, also after an engine that nobody remembers: its guest might speak of the first one.
-        self._last_serial = max(self._last_serial + 1, time.time_ns() // 1_000_000)
+        self._last_serial = max(self._last_serial + 1, new_serial())
         cwd = posixpath.normpath(posixpath.join(self._session.workspace, request.cwd or ""))
         row = ContextRow(
             self._last_serial,
@@ -112,9 +112,8 @@ class ContextTable:
     def heard(self) -> None:
         """What has no program any more is forgotten."""
         there = {context.row.serial for context in self.all()}
-        self._background.spawn(
-            "forget contexts", asyncio.to_thread(remove_others, self._session.output_folder(), there)
-        )
+        removing = asyncio.to_thread(remove_others, self._session.output_folder(), there, new_serial())
+        self._background.spawn("forget contexts", removing)
 
     def go_on(self) -> None:
         for context in self.all():

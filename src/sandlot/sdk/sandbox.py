@@ -45,7 +45,9 @@ from sandlot.model import (
 )
 from sandlot.sdk.caller import call_back, call_blocking
 from sandlot.sdk.client import Client, default_client, in_portal, iterate
-from sandlot.sdk.commands import AsyncCommands
+from sandlot.sdk.code import AsyncCode, OnError, OnResult
+from sandlot.sdk.code_results import Execution
+from sandlot.sdk.commands import AsyncCommands, OnOutput
 from sandlot.sdk.content import Readable, pieces_of
 from sandlot.sdk.files import AsyncFiles
 from sandlot.sdk.pty import AsyncTerminals
@@ -71,6 +73,7 @@ class AsyncSandbox:
         self._files = AsyncFiles(self._client, id)
         self._tools = AsyncTools(self._client, id)
         self._pty = AsyncTerminals(self._client, id)
+        self._code = AsyncCode(self._client, id)
 
     @property
     def id(self) -> str:
@@ -95,6 +98,38 @@ class AsyncSandbox:
     @property
     def pty(self) -> AsyncTerminals:
         return self._pty
+
+    @property
+    def code(self) -> AsyncCode:
+        return self._code
+
+    async def run_code(
+        self,
+        code: str,
+        *,
+        language: str | None = None,
+        context: str | None = None,
+        envs: Mapping[str, str] | None = None,
+        timeout: float | None = limits.CALL_TIMEOUT_S,
+        on_stdout: OnOutput | None = None,
+        on_stderr: OnOutput | None = None,
+        on_result: OnResult | None = None,
+        on_error: OnError | None = None,
+        check: bool = False,
+    ) -> Execution:
+        """`sandbox.code.run`: run code in a context that remembers, and tell what it printed and showed."""
+        return await self._code.run(
+            code,
+            language=language,
+            context=context,
+            envs=envs,
+            timeout=timeout,
+            on_stdout=on_stdout,
+            on_stderr=on_stderr,
+            on_result=on_result,
+            on_error=on_error,
+            check=check,
+        )
 
     async def token(self, *, lifetime: float = limits.TOKEN_LIFETIME_S, scope: str = Scope.USE) -> str:
         """What reaches this sandbox on its server, and nothing else there: see `Client.token`."""

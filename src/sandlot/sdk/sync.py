@@ -19,9 +19,12 @@ from sandlot.model import (
     BUILTIN,
     CURRENT,
     NO_LIMITS,
+    PYTHON,
     CallRecord,
     CallResult,
     Change,
+    CodeContext,
+    CodeEvent,
     CreateSandboxRequest,
     CreateSandboxResponse,
     Event,
@@ -61,6 +64,8 @@ from sandlot.model import (
 )
 from sandlot.sdk.building import OnLine
 from sandlot.sdk.client import Client, default_client
+from sandlot.sdk.code import AsyncCode, AsyncContext, AsyncRun, OnError, OnResult
+from sandlot.sdk.code_results import Execution
 from sandlot.sdk.commands import AsyncCommand, AsyncCommands, OnOutput
 from sandlot.sdk.content import Content, Readable
 from sandlot.sdk.control import AsyncControl
@@ -102,6 +107,239 @@ def _sync(client: Client, value: Any) -> Any:
         return _iterate(client, cast("AsyncIterator[object]", value))
     face = _FACES.get(cast("object", value).__class__)
     return face.of(value) if face else value
+
+
+class Run:
+    """A run that was left going. It goes on whether or not anyone holds this; `sandbox.code.connect` finds it."""
+
+    def __init__(self, client: Client, sandbox_id: str, id: str) -> None:
+        self._inner = AsyncRun(client, sandbox_id, id)
+
+    @classmethod
+    def of(cls, inner: AsyncRun) -> Self:
+        """The sync face of an async handle."""
+        made = cls.__new__(cls)
+        made._inner = inner
+        return made
+
+    @property
+    def client(self) -> Client:
+        return self._inner.client
+
+    @property
+    def sandbox_id(self) -> str:
+        return self._inner.sandbox_id
+
+    @property
+    def id(self) -> str:
+        return self._inner.id
+
+    def __repr__(self) -> str:
+        return repr(self._inner).replace("AsyncRun", type(self).__name__, 1)
+
+    def wait(
+        self,
+        *,
+        on_stdout: OnOutput | None = None,
+        on_stderr: OnOutput | None = None,
+        on_result: OnResult | None = None,
+        on_error: OnError | None = None,
+        check: bool = False,
+    ) -> Execution:
+        """How it ended, with all that it told from the beginning. Raises CodeFailed with `check`."""
+        return self._inner.client.portal.run(
+            self._inner.wait(
+                on_stdout=on_stdout, on_stderr=on_stderr, on_result=on_result, on_error=on_error, check=check
+            )
+        )
+
+    def events(self) -> Generator[CodeEvent]:
+        """What it tells, from the beginning, until it ends."""
+        return _iterate(self._inner.client, self._inner.events())
+
+
+class Context:
+    """One context. It goes on whether or not anyone holds this; `sandbox.code.context` finds it."""
+
+    def __init__(self, client: Client, sandbox_id: str, id: str) -> None:
+        self._inner = AsyncContext(client, sandbox_id, id)
+
+    @classmethod
+    def of(cls, inner: AsyncContext) -> Self:
+        """The sync face of an async handle."""
+        made = cls.__new__(cls)
+        made._inner = inner
+        return made
+
+    @property
+    def client(self) -> Client:
+        return self._inner.client
+
+    @property
+    def sandbox_id(self) -> str:
+        return self._inner.sandbox_id
+
+    @property
+    def id(self) -> str:
+        return self._inner.id
+
+    def __repr__(self) -> str:
+        return repr(self._inner).replace("AsyncContext", type(self).__name__, 1)
+
+    def run(
+        self,
+        code: str,
+        *,
+        envs: Mapping[str, str] | None = None,
+        timeout: float | None = limits.CALL_TIMEOUT_S,
+        on_stdout: OnOutput | None = None,
+        on_stderr: OnOutput | None = None,
+        on_result: OnResult | None = None,
+        on_error: OnError | None = None,
+        check: bool = False,
+        output_max: int = limits.CODE_OUTPUT_BYTES,
+        id: str | None = None,
+    ) -> Execution:
+        """As `sandbox.run_code` does, here."""
+        return self._inner.client.portal.run(
+            self._inner.run(
+                code,
+                envs=envs,
+                timeout=timeout,
+                on_stdout=on_stdout,
+                on_stderr=on_stderr,
+                on_result=on_result,
+                on_error=on_error,
+                check=check,
+                output_max=output_max,
+                id=id,
+            )
+        )
+
+    def info(self) -> CodeContext:
+        """How it is. Raises NotFound when it was removed."""
+        return self._inner.client.portal.run(self._inner.info())
+
+    def interrupt(self) -> bool:
+        """As Ctrl-C does; it remembers what it knew. False when nothing runs."""
+        return self._inner.client.portal.run(self._inner.interrupt())
+
+    def restart(self) -> CodeContext:
+        """It forgets everything; what runs is lost."""
+        return self._inner.client.portal.run(self._inner.restart())
+
+    def remove(self) -> None:
+        """What runs in it is lost."""
+        self._inner.client.portal.run(self._inner.remove())
+
+
+class Code:
+    """`sandbox.code`."""
+
+    def __init__(self, client: Client, sandbox_id: str) -> None:
+        self._inner = AsyncCode(client, sandbox_id)
+
+    @classmethod
+    def of(cls, inner: AsyncCode) -> Self:
+        """The sync face of an async handle."""
+        made = cls.__new__(cls)
+        made._inner = inner
+        return made
+
+    @property
+    def client(self) -> Client:
+        return self._inner.client
+
+    def run(
+        self,
+        code: str,
+        *,
+        language: str | None = None,
+        context: str | None = None,
+        envs: Mapping[str, str] | None = None,
+        timeout: float | None = limits.CALL_TIMEOUT_S,
+        on_stdout: OnOutput | None = None,
+        on_stderr: OnOutput | None = None,
+        on_result: OnResult | None = None,
+        on_error: OnError | None = None,
+        check: bool = False,
+        output_max: int = limits.CODE_OUTPUT_BYTES,
+        id: str | None = None,
+    ) -> Execution:
+        """Run code to its end, and tell what it printed and showed.
+
+        It remembers: variables stay for the next run in the same context. Without a `context`, which is the id of one,
+        each `language` has a default one: `python`, `bash`, `javascript`. `envs` are for this run alone. `timeout` is
+        in seconds and interrupts it; 0 or None lets it run. The functions hear while it runs, in the thread or on the
+        loop of whoever called; what they raise interrupts it and comes out of here. `check=True` raises CodeFailed
+        unless it succeeds. An `id` that is given twice runs once.
+
+        Raises CapabilityNotSupported where the sandbox has no program for the language, InvalidState when the context
+        is lost, NotFound when there is none, LimitReached.
+        """
+        return self._inner.client.portal.run(
+            self._inner.run(
+                code,
+                language=language,
+                context=context,
+                envs=envs,
+                timeout=timeout,
+                on_stdout=on_stdout,
+                on_stderr=on_stderr,
+                on_result=on_result,
+                on_error=on_error,
+                check=check,
+                output_max=output_max,
+                id=id,
+            )
+        )
+
+    def start(
+        self,
+        code: str,
+        *,
+        language: str | None = None,
+        context: str | None = None,
+        envs: Mapping[str, str] | None = None,
+        timeout: float | None = limits.CALL_TIMEOUT_S,
+        output_max: int = limits.CODE_OUTPUT_BYTES,
+        id: str | None = None,
+    ) -> Run:
+        """Begin it and leave it going; it waits for its turn. Raises as `run` does."""
+        return Run.of(
+            self._inner.client.portal.run(
+                self._inner.start(
+                    code, language=language, context=context, envs=envs, timeout=timeout, output_max=output_max, id=id
+                )
+            )
+        )
+
+    def connect(self, id: str) -> Run:
+        """A run that someone else began, or that has ended. Raises NotFound when it is kept no longer."""
+        return Run.of(self._inner.client.portal.run(self._inner.connect(id)))
+
+    def create_context(
+        self,
+        language: str = PYTHON,
+        *,
+        cwd: str | None = None,
+        envs: Mapping[str, str] | None = None,
+        user: str | None = None,
+        id: str | None = None,
+    ) -> Context:
+        """Make one, with a directory and variables of its own. Raises CapabilityNotSupported where the sandbox has no
+        program for the language, InvalidArgument, LimitReached."""
+        return Context.of(
+            self._inner.client.portal.run(self._inner.create_context(language, cwd=cwd, envs=envs, user=user, id=id))
+        )
+
+    def context(self, id: str) -> Context:
+        """The handle on one that there is; whether there is, is found out when it is used."""
+        return Context.of(self._inner.client.portal.run(self._inner.context(id)))
+
+    def contexts(self) -> builtins.list[CodeContext]:
+        """Oldest first, also those that are lost."""
+        return self._inner.client.portal.run(self._inner.contexts())
 
 
 class Command:
@@ -795,6 +1033,40 @@ class Sandbox:
     def pty(self) -> Terminals:
         return Terminals.of(self._inner.pty)
 
+    @property
+    def code(self) -> Code:
+        return Code.of(self._inner.code)
+
+    def run_code(
+        self,
+        code: str,
+        *,
+        language: str | None = None,
+        context: str | None = None,
+        envs: Mapping[str, str] | None = None,
+        timeout: float | None = limits.CALL_TIMEOUT_S,
+        on_stdout: OnOutput | None = None,
+        on_stderr: OnOutput | None = None,
+        on_result: OnResult | None = None,
+        on_error: OnError | None = None,
+        check: bool = False,
+    ) -> Execution:
+        """`sandbox.code.run`: run code in a context that remembers, and tell what it printed and showed."""
+        return self._inner.client.portal.run(
+            self._inner.run_code(
+                code,
+                language=language,
+                context=context,
+                envs=envs,
+                timeout=timeout,
+                on_stdout=on_stdout,
+                on_stderr=on_stderr,
+                on_result=on_result,
+                on_error=on_error,
+                check=check,
+            )
+        )
+
     def token(self, *, lifetime: float = limits.TOKEN_LIFETIME_S, scope: str = Scope.USE) -> str:
         """What reaches this sandbox on its server, and nothing else there: see `Client.token`."""
         return self._inner.client.portal.run(self._inner.token(lifetime=lifetime, scope=scope))
@@ -1298,11 +1570,14 @@ class Control:
 
 
 _FACES: dict[type, Any] = {
+    AsyncCode: Code,
     AsyncCommand: Command,
     AsyncCommands: Commands,
+    AsyncContext: Context,
     AsyncControl: Control,
     AsyncFiles: Files,
     AsyncPty: Pty,
+    AsyncRun: Run,
     AsyncSandbox: Sandbox,
     AsyncTemplates: Templates,
     AsyncTerminals: Terminals,
