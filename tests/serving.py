@@ -44,7 +44,7 @@ class Server:
     def connection(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
 
-    def ask(self, path: str, method: str = "GET", body: bytes | None = None, **headers: str) -> Answer:
+    def ask(self, path: str, method: str = "GET", body: bytes | None = None, /, **headers: str) -> Answer:
         with contextlib.closing(self.connection()) as connection:
             return ask(connection, path, method, body, **headers)
 

@@ -73,6 +73,8 @@ FORMS: dict[str, tuple[str, str]] = {
     "remove_file": ("AsyncFiles.remove", "files rm"),
     "upload_tree": ("AsyncFiles.upload", "cp"),
     "download_tree": ("AsyncFiles.download", "cp"),
+    # previews
+    "preview_port": ("AsyncSandbox.preview_url", "preview"),
     # history
     "create_snapshot": ("AsyncSandbox.create_snapshot", "snapshot"),
     "list_snapshots": ("AsyncSandbox.snapshots", "snapshot --list"),

@@ -37,6 +37,7 @@ VERBS: Mapping[str, str] = {
     "resume": "Let a paused session go on where it stood",
     "extend": "Give a session more time, or less: it lives for so long from now on",
     "label": "Set labels of a session, and take others away with KEY-; all others stay",
+    "preview": "Print the address under which a port of a session is reached through the server",
     "kill": "Destroy sessions: everything that runs in them ends, their files are removed",
     "serve": "Serve the engine of a data directory to clients: the SDK, the command line, any client of the wire",
     "health": "Tell how the host is: its space, its load, and what went wrong lately",

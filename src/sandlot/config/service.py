@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from sandlot.config.addresses import Address, parse_address
+from sandlot.config.previews import PreviewDomain, read_domain
 from sandlot.config.reading import Reader, Source
 from sandlot.config.settings import Settings, read_settings, sources
 from sandlot.config.variables import LISTEN
@@ -42,6 +43,8 @@ class ServiceConfig:
     webhooks: tuple[WebhookUrl, ...]
     webhook_events: tuple[EventKind, ...]  # none: all kinds
     webhook_networks: tuple[Network, ...]  # that may be reached although private
+    preview_domain: PreviewDomain | None  # None: ports of sessions have no hosts
+    preview_public: bool  # ports may be for everybody, if that is asked for
 
 
 def default_service_config() -> ServiceConfig:
@@ -69,11 +72,12 @@ def _as_flag(name: str) -> str:
 
 def _read(read: Reader, environment: Mapping[str, str]) -> ServiceConfig:
     level = read.one_of("SANDLOT_LOG_LEVEL", "info", LOG_LEVELS)
+    allowed_hosts = tuple(name.lower() for name in read.parts("SANDLOT_ALLOWED_HOSTS", ","))
     return ServiceConfig(
         engine=read_settings(read, environment),
         listen=_addresses(read),
         tls=_tls(read),
-        allowed_hosts=tuple(name.lower() for name in read.parts("SANDLOT_ALLOWED_HOSTS", ",")),
+        allowed_hosts=allowed_hosts,
         connections_max=read.count(
             "SANDLOT_CONNECTIONS_MAX", limits.SERVER_CONNECTIONS_MAX, 1, limits.SERVER_CONNECTIONS_MAX_MAX
         ),
@@ -88,6 +92,8 @@ def _read(read: Reader, environment: Mapping[str, str]) -> ServiceConfig:
         webhooks=_each(read, "SANDLOT_WEBHOOKS", parse_url),
         webhook_events=_each(read, "SANDLOT_WEBHOOK_EVENTS", parse_kind),
         webhook_networks=_each(read, "SANDLOT_WEBHOOK_NETWORKS", parse_network),
+        preview_domain=read_domain(read, allowed_hosts),
+        preview_public=read.flag("SANDLOT_PREVIEW_PUBLIC", default=False),
     )
 
 

@@ -198,6 +198,18 @@ SERVER = (
     Variable("SANDLOT_ACCESS_LOG", "`on` or `off`: one line for each request.", "`off`"),
     Variable("SANDLOT_METRICS", "`on` or `off`: whether `/metrics` is there, for Prometheus.", "`on`"),
     Variable(
+        "SANDLOT_PREVIEW_DOMAIN",
+        "Below it, ports of sessions have hosts of their own: `PORT-ID.DOMAIN`. `https://DOMAIN` where something "
+        "before the server has the certificate. It must be of another site than what clients call the server by. "
+        "`off`: ports are reached by path alone.",
+        "`preview.localhost`",
+    ),
+    Variable(
+        "SANDLOT_PREVIEW_PUBLIC",
+        "`on` or `off`: whether a port may be made public, so that everybody who reaches the server reaches the port.",
+        "`off`",
+    ),
+    Variable(
         "SANDLOT_TRACING",
         "`on` or `off`: OpenTelemetry, which then reads its own variables (`OTEL_…`).",
         "`off`",

@@ -22,6 +22,7 @@ from sandlot.contracts.host import (
 )
 from sandlot.contracts.metrics import Metrics
 from sandlot.contracts.ports import Ports, PortStream
+from sandlot.contracts.previews import PreviewBook, Previews
 from sandlot.contracts.processes import Processes
 from sandlot.contracts.provision import (
     InstanceProvisioner,
@@ -86,6 +87,8 @@ __all__ = [
     "Points",
     "PortStream",
     "Ports",
+    "PreviewBook",
+    "Previews",
     "ProcessEnd",
     "ProcessSink",
     "Processes",

@@ -8,6 +8,7 @@ from sandlot.contracts.code import Code
 from sandlot.contracts.files import Files
 from sandlot.contracts.metrics import Metrics
 from sandlot.contracts.ports import Ports
+from sandlot.contracts.previews import Previews
 from sandlot.contracts.processes import Processes
 from sandlot.contracts.terminals import Terminals
 from sandlot.contracts.tool_stream import ToolStream
@@ -389,6 +390,7 @@ class Host(
     Calls,
     Processes,
     Ports,
+    Previews,
     Terminals,
     Code,
     Tools,

@@ -127,6 +127,7 @@ class FakeHost:
         self.close_process_stdin = processes.close_process_stdin
         self.kill_process, self.wait_process = processes.kill_process, processes.wait_process
         ports = FakePorts(self._find)
+        self.preview_port = ports.preview_port
         self.expose_port, self.list_ports = ports.expose_port, ports.list_ports
         self.unexpose_port, self.connect_port = ports.unexpose_port, ports.connect_port
         templates, volumes = FakeTemplates(), FakeVolumes()

@@ -5,7 +5,16 @@ from contextlib import asynccontextmanager
 
 from sandlot.contracts.ports import PortStream
 from sandlot.fakes.session import FakeSession
-from sandlot.model import CapabilityNotSupported, ExposedPort, ExposeRequest, NotFound, limits
+from sandlot.model import (
+    CapabilityNotSupported,
+    ExposedPort,
+    ExposeRequest,
+    InvalidState,
+    NotFound,
+    Preview,
+    PreviewRequest,
+    limits,
+)
 
 
 class FakePorts:
@@ -30,6 +39,10 @@ class FakePorts:
     async def unexpose_port(self, session_id: str, port: int) -> None:
         self._find(session_id)
         raise NotFound(f"port {port} is not exposed", session_id=session_id)
+
+    async def preview_port(self, request: PreviewRequest) -> Preview:
+        self._find(request.session_id)
+        raise InvalidState("no server shows ports of the fake", next_step="use a real host")
 
 
 def no_ports() -> CapabilityNotSupported:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sandlot.contracts import PreviewBook
 from sandlot.contracts.runtime import Runtime
 from sandlot.host.journal import Journal
 from sandlot.host.memories import Memories
@@ -48,3 +49,4 @@ class HostParts:
     scout: Path  # the program that goes through files
     journal: Journal
     memories: Memories
+    previews: PreviewBook | None = None  # None: no server shows ports of sessions

@@ -36,6 +36,7 @@ from sandlot.host.notes import REBUILD
 from sandlot.host.parts import HostParts, HostSettings
 from sandlot.host.pausing import Pausing
 from sandlot.host.port_verbs import PortVerbs
+from sandlot.host.preview_verbs import issue_preview
 from sandlot.host.process_rows import ProcessRows
 from sandlot.host.process_run import Together
 from sandlot.host.process_table import ProcessTables
@@ -64,6 +65,8 @@ from sandlot.model import (
     MoveRequest,
     NotFound,
     PauseRequest,
+    Preview,
+    PreviewRequest,
     Probe,
     RelabelRequest,
     RollbackRequest,
@@ -321,6 +324,9 @@ class SandboxHostService:
     async def destroy(self, session_id: str) -> None:
         self._lifecycle.check_open()
         await self._lifecycle.destroy(session_id)
+
+    async def preview_port(self, request: PreviewRequest) -> Preview:
+        return await issue_preview(self._parts.previews, self._lifecycle.find(request.session_id), request)
 
     async def health(self) -> Health:
         return await self._monitor.health()

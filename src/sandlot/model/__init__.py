@@ -156,6 +156,7 @@ from sandlot.model.network import (
     NetworkMode,
     NetworkPolicy,
 )
+from sandlot.model.preview import PREVIEW_HEADER, PREVIEW_QUERY, Preview, PreviewRequest
 from sandlot.model.process import (
     ExposedPort,
     ExposeRequest,
@@ -316,6 +317,8 @@ __all__ = [
     "LANGUAGES",
     "LATEST",
     "NO_LIMITS",
+    "PREVIEW_HEADER",
+    "PREVIEW_QUERY",
     "PYTHON",
     "TABLE",
     "TRANSITIONS",
@@ -436,6 +439,8 @@ __all__ = [
     "PauseRequest",
     "PermissionDenied",
     "PoolSpace",
+    "Preview",
+    "PreviewRequest",
     "Probe",
     "Process",
     "ProcessLogs",

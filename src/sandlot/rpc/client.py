@@ -111,6 +111,7 @@ class HostClient:
         self.expose_port = programs.expose_port
         self.list_ports = programs.list_ports
         self.unexpose_port = programs.unexpose_port
+        self.preview_port = programs.preview_port
         self.connect_port = programs.connect_port
         self.process_logs = programs.process_logs
         self.open_terminal = programs.open_terminal

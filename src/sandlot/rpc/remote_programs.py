@@ -12,6 +12,8 @@ from sandlot.model import (
     ExposeRequest,
     HostSample,
     MetricsRequest,
+    Preview,
+    PreviewRequest,
     Process,
     ProcessLogs,
     ProcessOutput,
@@ -80,6 +82,9 @@ class RemotePrograms:
 
     async def unexpose_port(self, session_id: str, port: int) -> None:
         return await self._ask.named("UnexposePort", session_id=session_id, port=port)
+
+    async def preview_port(self, request: PreviewRequest) -> Preview:
+        return await self._ask.value("PreviewPort", request)
 
     @asynccontextmanager
     async def process_logs(self, request: ProcessLogs) -> AsyncGenerator[AsyncIterator[ProcessOutput]]:

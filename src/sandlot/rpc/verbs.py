@@ -68,6 +68,7 @@ VERBS: Mapping[str, str] = {
     "ExposePort": "expose_port",
     "ListPorts": "list_ports",
     "UnexposePort": "unexpose_port",
+    "PreviewPort": "preview_port",
     "OpenTerminal": "open_terminal",
     "ListTerminals": "terminals",
     "GetTerminal": "get_terminal",

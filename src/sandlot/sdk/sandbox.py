@@ -25,6 +25,8 @@ from sandlot.model import (
     NetworkPolicy,
     OnExpiry,
     PauseRequest,
+    Preview,
+    PreviewRequest,
     RelabelRequest,
     Resources,
     RollbackRequest,
@@ -308,6 +310,25 @@ class AsyncSandbox:
         """Set labels, and take others away; all others stay. Raises InvalidArgument, LimitReached, SessionNotFound,
         SessionDestroying."""
         return await (await self._client.host()).relabel(RelabelRequest(self._id, dict(labels), tuple(remove)))
+
+    @in_portal
+    async def preview(
+        self, port: int, *, expires_s: float = limits.PREVIEW_EXPIRES_S, public: bool | None = None
+    ) -> Preview:
+        """Where a port of this sandbox is reached through its server, with a new token. `public`: from now on everybody
+        is let in, or no longer. Raises InvalidArgument, SessionNotFound, InvalidState when no server has its data
+        directory, PermissionDenied when its server lets nobody in without a token."""
+        request = PreviewRequest(self._id, port, expires_s, public)
+        return await (await self._client.host()).preview_port(request)
+
+    @in_portal
+    async def preview_url(
+        self, port: int, *, expires_s: float = limits.PREVIEW_EXPIRES_S, public: bool | None = None
+    ) -> str:
+        """An address to open in a browser, good for so long. Whoever has it needs nothing else. Raises as `preview`
+        does."""
+        request = PreviewRequest(self._id, port, expires_s, public)
+        return (await (await self._client.host()).preview_port(request)).signed_url
 
     @in_portal
     async def recover(self) -> SessionInfo:

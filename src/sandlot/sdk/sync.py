@@ -42,6 +42,7 @@ from sandlot.model import (
     MoveProgress,
     NetworkPolicy,
     OnExpiry,
+    Preview,
     Resources,
     SandboxCapabilities,
     Scope,
@@ -1212,6 +1213,17 @@ class Sandbox:
         """Set labels, and take others away; all others stay. Raises InvalidArgument, LimitReached, SessionNotFound,
         SessionDestroying."""
         return self._inner.client.portal.run(self._inner.relabel(labels, remove))
+
+    def preview(self, port: int, *, expires_s: float = limits.PREVIEW_EXPIRES_S, public: bool | None = None) -> Preview:
+        """Where a port of this sandbox is reached through its server, with a new token. `public`: from now on everybody
+        is let in, or no longer. Raises InvalidArgument, SessionNotFound, InvalidState when no server has its data
+        directory, PermissionDenied when its server lets nobody in without a token."""
+        return self._inner.client.portal.run(self._inner.preview(port, expires_s=expires_s, public=public))
+
+    def preview_url(self, port: int, *, expires_s: float = limits.PREVIEW_EXPIRES_S, public: bool | None = None) -> str:
+        """An address to open in a browser, good for so long. Whoever has it needs nothing else. Raises as `preview`
+        does."""
+        return self._inner.client.portal.run(self._inner.preview_url(port, expires_s=expires_s, public=public))
 
     def recover(self) -> SessionInfo:
         """Bring a sandbox that has failed back: its files as they were left, and nothing running. Raises InvalidState

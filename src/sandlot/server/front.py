@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from functools import partial
 from random import getrandbits
+from typing import Protocol
 
 from sandlot import tracing
 from sandlot.contracts import Host
@@ -28,12 +29,38 @@ _JSON = b"application/json"
 _FRESH_S = 1.0  # a look at the host that is younger is told again
 
 
+class Previews(Protocol):
+    """Ports of sessions, which are reached through the server too."""
+
+    def claims(self, host: bytes) -> bool:
+        """Whether nothing else is served under this name."""
+        ...
+
+    def names(self, scope: Scope) -> bool:
+        """Whether a request under the server's own names is for a port."""
+        ...
+
+    async def admits(self, scope: Scope) -> bool:
+        """Whether such a request may come from a page of anybody's."""
+        ...
+
+    async def at_host(self, scope: Scope, receive: Receive, send: Send) -> None: ...
+
+
 class Front:
     def __init__(
-        self, application: Application, host: Host, origins: Origins, figures: Figures | None, *, access_log: bool
+        self,
+        application: Application,
+        host: Host,
+        origins: Origins,
+        figures: Figures | None,
+        *,
+        access_log: bool,
+        previews: Previews | None = None,
     ) -> None:
         self._application = application
         self._host = host
+        self._previews = previews
         self.origins = origins
         self._figures = figures
         self.access_log = access_log
@@ -41,9 +68,10 @@ class Front:
         self._looked: tuple[float, Health] | None = None
         self._pages = {"/healthz": self._alive, "/readyz": self._ready, "/metrics": self._metrics}
 
-    def exchange(self, application: Application, host: Host) -> None:
+    def exchange(self, application: Application, host: Host, previews: Previews | None = None) -> None:
         """For those who come from now on."""
         self._application, self._host, self._looked = application, host, None
+        self._previews = previews
 
     def application(self, *, is_open: bool) -> Application:
         """`is_open`: a browser of this machine could reach it."""
@@ -63,7 +91,10 @@ class Front:
             self._figures.begin()
         try:
             fault = self._fault(headers) if is_open else ""
-            if fault:
+            if self._previews is not None and self._previews.claims(headers.get(b"host", b"")):
+                # What a program answers is its own: no word of ours is in it.
+                await self._previews.at_host(scope, receive, answering.unchanged)
+            elif fault and not await self._lets_in(scope, headers):
                 await say(answering.send, 403, "permission_denied", fault)
             elif (page := self._pages.get(scope["path"])) and (page != self._metrics or is_near(scope)):
                 await page(scope, answering.send)
@@ -89,6 +120,15 @@ class Front:
         texts = (headers.get(name) for name in (b"host", b"origin", b"sec-fetch-site"))
         return self.origins.fault(*(None if text is None else text.decode("latin-1") for text in texts))
 
+    async def _lets_in(self, scope: Scope, headers: dict[bytes, bytes]) -> bool:
+        """A page that a program shows asks for more of it, and has the origin of nobody: it is let in with what it was
+        given, and not for being here."""
+        host = headers.get(b"host", b"").decode("latin-1")
+        if self._previews is None or not self._previews.names(scope) or self.origins.fault(host, None, None):
+            return False
+        scope["sandlot.foreign"] = True
+        return await self._previews.admits(scope)
+
     async def _defect(self, error: Exception, answering: "_Answering") -> None:
         _log.error("a request failed that should not: %s", error, exc_info=error)
         if not answering.status:
@@ -96,7 +136,8 @@ class Front:
 
     def _end(self, scope: Scope, status: int, seconds: float) -> None:
         if self._figures:
-            self._figures.end(scope["path"], status, seconds)
+            is_shown = "sandlot.shown" in scope  # a path of a program is no procedure
+            self._figures.end("preview" if is_shown else scope["path"], status, seconds)
         if self.access_log:
             told = {"method": scope["method"], "path": scope["path"][:500], "status": status}
             _access.info("request", extra={**told, "ms": round(seconds * 1000, 3)})
@@ -170,6 +211,11 @@ class _Answering:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             message = {**message, "headers": [*message.get("headers", ()), (b"x-request-id", self._id)]}
+        await self._send(message)
+
+    async def unchanged(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
         await self._send(message)
 
 

@@ -24,7 +24,7 @@ _CHANGE: Final = """
     write_file append_file replace_in_file copy_file change_file make_link set_attributes make_directory rename_file
     remove_file upload_tree create_snapshot delete_snapshot turn_complete rollback move recover
     launch_process write_process_stdin close_process_stdin kill_process expose_port unexpose_port connect_port
-    create_context interrupt_context restart_context delete_context run_code
+    preview_port create_context interrupt_context restart_context delete_context run_code
 """
 _OF_TENANT: Final = "create_volume"
 _OWN: Final = "create list fork import_session health events get_volume remove_volume list_volumes all_metrics"

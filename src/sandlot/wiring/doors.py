@@ -1,5 +1,6 @@
 """What is behind the doors of a server: the procedures and the gateways, for whom the key says."""
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +13,10 @@ from sandlot.gateways.web import Application, Receive, Scope, Send
 from sandlot.host.admission import Queue
 from sandlot.model import KeyInfo, SandlotError, TenantLimits, limits
 from sandlot.model import Scope as KeyScope
+from sandlot.previews.application import Previews
+from sandlot.previews.book import PreviewBook
 from sandlot.rpc.server import application as procedures
-from sandlot.tenants.guard import Guard
+from sandlot.tenants.guard import Guard, given_key
 from sandlot.tenants.host import TenantHost, as_host
 from sandlot.tenants.keys import KeyStore
 from sandlot.tenants.room import Room
@@ -29,8 +32,11 @@ class Doors:
     """`application` is for everybody: someone without a key is let in only where nobody else can come, or as long as
     there were never any keys."""
 
-    def __init__(self, host: Host, data: Path) -> None:
+    def __init__(self, host: Host, data: Path, preview_domain: str = "") -> None:
         self._host = host
+        self._book = PreviewBook(data)
+        self.previews = Previews(host, self._book, preview_domain)
+        self._shown = [self.previews]
         self._keys = KeyStore(data)
         self._secret = read_secret(data / _SECRET)
         self._wires: list[Application] = []
@@ -45,8 +51,17 @@ class Doors:
     async def application(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope.get("sandlot.trusted") or not self._look():
             await self._operator(scope, receive, send)
+        elif self.previews.names(scope) and not self._has_key(scope) and await self.previews.admits(scope):
+            await self.previews.at_path(scope, receive, send, is_known=False)
         else:
             await self._guard(scope, receive, send)
+
+    def _has_key(self, scope: Scope) -> bool:
+        """Then a session is named as its tenant names it."""
+        try:
+            return self._keys.check(given_key(dict(scope["headers"]))) is not None
+        except SandlotError:
+            return True  # the guard says what is wrong
 
     def _look(self) -> bool:
         """Whether a key is needed. Once there was one, a file that is gone or broken opens nothing."""
@@ -58,23 +73,33 @@ class Doors:
         return self._is_closed
 
     async def watch(self) -> None:
-        await self._guard.watch()
+        async with asyncio.TaskGroup() as watching:
+            watching.create_task(self._guard.watch())
+            watching.create_task(self.previews.watch())
 
     async def forget(self) -> None:
         """The server ends: what callers began is left to the next one."""
         for wire in self._wires:
             await forget(wire)
+        for previews in self._shown:
+            await previews.close()
 
     def _applications(self, host: Host, who: str, *, kept: bool = True) -> Application:
         wire = procedures(host)
         if kept:
             self._wires.append(wire)
         gateway = OpenSandboxGateway(host, GatewaySettings(self._secret, who=who), passing(host))
+        previews = self._shown[0] if host is self._host else Previews(host, self._book, "")
+        if kept and previews not in self._shown:
+            self._shown.append(previews)
 
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-            mine = "sandlot.unproven" in scope or gateway.serves(scope["path"])
             before = WHO.set(who)
             try:
+                if "sandlot.unproven" not in scope and previews.names(scope):
+                    await previews.at_path(scope, receive, send, is_known="sandlot.foreign" not in scope)
+                    return
+                mine = "sandlot.unproven" in scope or gateway.serves(scope["path"])
                 await (gateway if mine else wire)(scope, receive, send)
             finally:
                 WHO.reset(before)

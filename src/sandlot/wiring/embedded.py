@@ -18,6 +18,7 @@ from sandlot.host.storage.zfs import ZfsStorage
 from sandlot.host.storage.zfs_pool import ZfsSettings
 from sandlot.host.storages import Storages
 from sandlot.host.templates.store import TemplateStore
+from sandlot.previews.book import PreviewBook
 
 
 def build(
@@ -70,6 +71,7 @@ def build(
             scout=settings.scout,
             journal=Journal(settings.data / "journal.db"),
             memories=Memories(settings.data),
+            previews=PreviewBook(settings.data),
         ),
     )
 

@@ -17,6 +17,8 @@ from sandlot.config.addresses import Address
 from sandlot.config.service import ServiceConfig, TlsFiles, has_keys
 from sandlot.contracts import Host
 from sandlot.model import InvalidArgument, SandlotError
+from sandlot.previews.book import Place as ShownAt
+from sandlot.previews.book import PreviewBook
 from sandlot.server import logs
 from sandlot.server.connections import Bounds
 from sandlot.server.figures import Figures
@@ -139,7 +141,8 @@ class Serving:
     def _exchange(self, engine: Host) -> None:
         """What was asked of another program's engine is asked of this one from now on."""
         if self._front is not None:
-            self._front.exchange(self._open_doors(engine).application, engine)
+            doors = self._open_doors(engine)
+            self._front.exchange(doors.application, engine, doors.previews)
             self._tell_events(engine)
             _log.info("the engine of the data directory is here now")
 
@@ -150,7 +153,12 @@ class Serving:
         doors = self._open_doors(host)
         self._tell_events(host)
         self._front = front = Front(
-            doors.application, host, Origins(config.allowed_hosts), figures, access_log=config.access_log
+            doors.application,
+            host,
+            Origins(config.allowed_hosts),
+            figures,
+            access_log=config.access_log,
+            previews=doors.previews,
         )
         for place in self.places:
             if place.address.is_unix:
@@ -158,10 +166,13 @@ class Serving:
             else:
                 server.open(place.socket, front.application(is_open=True), tls=self._context)
         front.is_ready = True
+        book = await self._show()
         told = ", ".join(place.told(with_tls=self._tls is not None) for place in self.places)
         self._notifier.ready(f"serving {told or config.engine.data}")
         ready()
         await self._stop.wait()
+        if book is not None:
+            await asyncio.to_thread(book.hide, _shown_at(config, self.places, self._tls is not None))
         for watching in self._watching:
             watching.cancel()
         if self._telling is not None:
@@ -185,8 +196,22 @@ class Serving:
             webhooks = Webhooks(host, settings, read_secret(data / WEBHOOK_SECRET), data / "webhooks")
             self._telling = asyncio.ensure_future(webhooks.run())
 
+    async def _show(self) -> PreviewBook | None:
+        """From now on ports of sessions have addresses."""
+        place = _shown_at(self.config, self.places, self._tls is not None)
+        if place is None:
+            return None
+        book = PreviewBook(self.config.engine.data)
+        try:
+            await asyncio.to_thread(book.show, place)
+        except SandlotError as error:
+            _log.error("ports of sessions have no addresses: %s", error)
+            return None
+        return book
+
     def _open_doors(self, host: Host) -> Doors:
-        doors = Doors(host, self.config.engine.data)
+        domain = self.config.preview_domain
+        doors = Doors(host, self.config.engine.data, domain.name if domain else "")
         self._doors.append(doors)
         self._watching.append(asyncio.ensure_future(doors.watch()))
         return doors
@@ -210,6 +235,7 @@ class Serving:
         logs.configure(config.log_level, config.log_format)
         self._notifier.ready("serving, with new settings")
         fixed = ("engine", "listen", "metrics", "tracing", "webhooks", "webhook_events", "webhook_networks")
+        fixed += ("preview_domain", "preview_public")
         return [name for name in fixed if getattr(before, name) != getattr(config, name)]
 
     def _close_sockets(self) -> None:
@@ -223,6 +249,23 @@ def _take(address: Address) -> Place:
     if address.is_unix:
         return Place(bound, address, Path(address.path).stat().st_ino)
     return Place(bound, bound_address(bound))
+
+
+def _shown_at(config: ServiceConfig, places: Sequence[Place], with_tls: bool) -> ShownAt | None:
+    """By the first address that is no path. None where there is none, and no domain that says how it is reached."""
+    found = next((place.address for place in places if not place.address.is_unix), None)
+    domain = config.preview_domain
+    scheme = "https" if with_tls else "http"
+    if found is None:
+        if domain is None or not domain.scheme:
+            return None
+        return ShownAt("", domain.scheme, domain.name, domain.port, config.preview_public)
+    host = config.engine.advertise_address if found.host in ("0.0.0.0", "::") else found.host
+    api = f"{scheme}://{Address(host, found.port)}"
+    if domain is None:
+        return ShownAt(api, may_be_public=config.preview_public)
+    port = domain.port if domain.scheme else domain.port or found.port
+    return ShownAt(api, domain.scheme or scheme, domain.name, port, config.preview_public)
 
 
 def _bounds(config: ServiceConfig) -> Bounds:

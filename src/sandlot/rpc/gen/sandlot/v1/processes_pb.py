@@ -706,6 +706,136 @@ class ExposeRequest(Message[_ExposeRequestFields]):
         port: int
         host_port: int
 
+_PreviewRequestFields: TypeAlias = Literal["session_id", "port", "expires_s", "public"]
+
+class PreviewRequest(Message[_PreviewRequestFields]):
+    """
+    An address of one port, and a token that is good for it alone.
+
+    ```proto
+    message sandlot.v1.PreviewRequest
+    ```
+
+    Attributes:
+        session_id:
+            ```proto
+            string session_id = 1;
+            ```
+        port:
+            inside
+
+            ```proto
+            int32 port = 2;
+            ```
+        expires_s:
+            that the token is good for, from now on; 86400.0 when it is left out
+
+            ```proto
+            optional double expires_s = 3;
+            ```
+        public:
+            from now on everybody is let in, or no longer; absent: as it is
+
+            ```proto
+            optional bool public = 4;
+            ```
+    """
+
+    __slots__ = ("session_id", "port", "expires_s", "public")
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            session_id: str = "",
+            port: int = 0,
+            expires_s: float | None = None,
+            public: bool | None = None,
+        ) -> None:
+            pass
+
+        session_id: str
+        port: int
+        expires_s: float
+        public: bool
+
+_PreviewFields: TypeAlias = Literal["session_id", "port", "url", "path_url", "token", "expires", "public"]
+
+class Preview(Message[_PreviewFields]):
+    """
+    Whether anybody listens on the port is another question.
+
+    ```proto
+    message sandlot.v1.Preview
+    ```
+
+    Attributes:
+        session_id:
+            ```proto
+            string session_id = 1;
+            ```
+        port:
+            ```proto
+            int32 port = 2;
+            ```
+        url:
+            of a host of its own, for browsers; empty where there is none
+
+            ```proto
+            string url = 3;
+            ```
+        path_url:
+            below the server's own address, for programs
+
+            ```proto
+            string path_url = 4;
+            ```
+        token:
+            for the header X-Sandlot-Preview-Token
+
+            ```proto
+            string token = 5;
+            ```
+        expires:
+            of the token
+
+            ```proto
+            double expires = 6;
+            ```
+        public:
+            nobody needs the token
+
+            ```proto
+            bool public = 7;
+            ```
+    """
+
+    __slots__ = ("session_id", "port", "url", "path_url", "token", "expires", "public")
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            session_id: str = "",
+            port: int = 0,
+            url: str = "",
+            path_url: str = "",
+            token: str = "",
+            expires: float = 0,
+            public: bool = False,
+        ) -> None:
+            pass
+
+        session_id: str
+        port: int
+        url: str
+        path_url: str
+        token: str
+        expires: float
+        public: bool
+
 _ExposedPortFields: TypeAlias = Literal["session_id", "port", "address", "process_id", "connections"]
 
 class ExposedPort(Message[_ExposedPortFields]):
@@ -922,7 +1052,7 @@ class PortList(Message[_PortListFields]):
 
 
 _DESC = file_desc(
-    b'\n\x1asandlot/v1/processes.proto\x12\nsandlot.v1\x1a\x17sandlot/v1/common.proto\x1a\x1asandlot/v1/templates.proto"\xb7\x05\n\x0bProcessSpec\x12\x1d\n\nsession_id\x18\x01 \x01(\tR\tsessionId\x12\x12\n\x04argv\x18\x02 \x03(\tR\x04argv\x12\x17\n\x04name\x18\x03 \x01(\tH\x00R\x04name\x88\x01\x01\x125\n\x04envs\x18\x04 \x03(\x0b2!.sandlot.v1.ProcessSpec.EnvsEntryR\x04envs\x12\x15\n\x03cwd\x18\x05 \x01(\tH\x01R\x03cwd\x88\x01\x01\x12\x17\n\x04user\x18\x06 \x01(\tH\x02R\x04user\x88\x01\x01\x12\x17\n\x04port\x18\x07 \x01(\x05H\x03R\x04port\x88\x01\x01\x12\'\n\x05ready\x18\x08 \x01(\x0b2\x11.sandlot.v1.ReadyR\x05ready\x12+\n\x0fready_timeout_s\x18\t \x01(\x01H\x04R\rreadyTimeoutS\x88\x01\x01\x12\x14\n\x05stdin\x18\n \x01(\x08R\x05stdin\x12\x1d\n\x07restart\x18\x0b \x01(\tH\x05R\x07restart\x88\x01\x01\x12&\n\x0crestarts_max\x18\x0c \x01(\x03H\x06R\x0brestartsMax\x88\x01\x01\x12 \n\tbackoff_s\x18\r \x01(\x01H\x07R\x08backoffS\x88\x01\x01\x12\'\n\rlog_bytes_max\x18\x0e \x01(\x03H\x08R\x0blogBytesMax\x88\x01\x01\x12"\n\nprocess_id\x18\x0f \x01(\tH\tR\tprocessId\x88\x01\x01\x1a7\n\tEnvsEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\x07\n\x05_nameB\x06\n\x04_cwdB\x07\n\x05_userB\x07\n\x05_portB\x12\n\x10_ready_timeout_sB\n\n\x08_restartB\x0f\n\r_restarts_maxB\x0c\n\n_backoff_sB\x10\n\x0e_log_bytes_maxB\r\n\x0b_process_id"\xb2\x04\n\x07Process\x12\x1d\n\nsession_id\x18\x01 \x01(\tR\tsessionId\x12\x1d\n\nprocess_id\x18\x02 \x01(\tR\tprocessId\x12\x12\n\x04argv\x18\x03 \x03(\tR\x04argv\x12\x14\n\x05state\x18\x04 \x01(\tR\x05state\x12 \n\texit_code\x18\x05 \x01(\x05H\x00R\x08exitCode\x88\x01\x01\x12\x18\n\x07address\x18\x06 \x01(\tR\x07address\x12\x12\n\x04name\x18\x07 \x01(\tR\x04name\x12\x1b\n\x06signal\x18\x08 \x01(\x05H\x01R\x06signal\x88\x01\x01\x12\x16\n\x06reason\x18\t \x01(\tR\x06reason\x12\x15\n\x03pid\x18\n \x01(\x05H\x02R\x03pid\x88\x01\x01\x12\x18\n\x07started\x18\x0b \x01(\x01R\x07started\x12\x19\n\x05ended\x18\x0c \x01(\x01H\x03R\x05ended\x88\x01\x01\x12\x1a\n\x08restarts\x18\r \x01(\x03R\x08restarts\x12\x1d\n\x07restart\x18\x0e \x01(\tH\x04R\x07restart\x88\x01\x01\x12\x17\n\x04port\x18\x0f \x01(\x05H\x05R\x04port\x88\x01\x01\x12\x14\n\x05stdin\x18\x10 \x01(\x08R\x05stdin\x12!\n\x0cstdout_bytes\x18\x11 \x01(\x03R\x0bstdoutBytes\x12!\n\x0cstderr_bytes\x18\x12 \x01(\x03R\x0bstderrBytesB\x0c\n\n_exit_codeB\t\n\x07_signalB\x06\n\x04_pidB\x08\n\x06_endedB\n\n\x08_restartB\x07\n\x05_port"g\n\rProcessOutput\x12\x16\n\x06stream\x18\x01 \x01(\tR\x06stream\x12\x16\n\x06offset\x18\x02 \x01(\x03R\x06offset\x12\x12\n\x04data\x18\x03 \x01(\x0cR\x04data\x12\x12\n\x04lost\x18\x04 \x01(\x03R\x04lost"\x9b\x02\n\x0bProcessLogs\x12\x1d\n\nsession_id\x18\x01 \x01(\tR\tsessionId\x12\x1d\n\nprocess_id\x18\x02 \x01(\tR\tprocessId\x12$\n\x0bstdout_from\x18\x03 \x01(\x03H\x00R\nstdoutFrom\x88\x01\x01\x12$\n\x0bstderr_from\x18\x04 \x01(\x03H\x01R\nstderrFrom\x88\x01\x01\x12\x16\n\x06follow\x18\x05 \x01(\x08R\x06follow\x12$\n\x0eno_stdout_from\x18\x06 \x01(\x08R\x0cnoStdoutFrom\x12$\n\x0eno_stderr_from\x18\x07 \x01(\x08R\x0cnoStderrFromB\x0e\n\x0c_stdout_fromB\x0e\n\x0c_stderr_from"?\n\nLogMessage\x121\n\x06output\x18\x01 \x01(\x0b2\x19.sandlot.v1.ProcessOutputR\x06output"J\n\nProcessRef\x12\x1d\n\nsession_id\x18\x01 \x01(\tR\tsessionId\x12\x1d\n\nprocess_id\x18\x02 \x01(\tR\tprocessId"@\n\x0bProcessList\x121\n\tprocesses\x18\x01 \x03(\x0b2\x13.sandlot.v1.ProcessR\tprocesses"`\n\x0cProcessInput\x12\x1d\n\nsession_id\x18\x01 \x01(\tR\tsessionId\x12\x1d\n\nprocess_id\x18\x02 \x01(\tR\tprocessId\x12\x12\n\x04data\x18\x03 \x01(\x0cR\x04data"s\n\x0bProcessKill\x12\x1d\n\nsession_id\x18\x01 \x01(\tR\tsessionId\x12\x1d\n\nprocess_id\x18\x02 \x01(\tR\tprocessId\x12\x1b\n\x06signal\x18\x03 \x01(\x05H\x00R\x06signal\x88\x01\x01B\t\n\x07_signal"\xa0\x01\n\x0bProcessWait\x12\x1d\n\nsession_id\x18\x01 \x01(\tR\tsessionId\x12\x1d\n\nprocess_id\x18\x02 \x01(\tR\tprocessId\x12\x19\n\x05until\x18\x03 \x01(\tH\x00R\x05until\x88\x01\x01\x12 \n\ttimeout_s\x18\x04 \x01(\x01H\x01R\x08timeoutS\x88\x01\x01B\x08\n\x06_untilB\x0c\n\n_timeout_s"r\n\rExposeRequest\x12\x1d\n\nsession_id\x18\x01 \x01(\tR\tsessionId\x12\x12\n\x04port\x18\x02 \x01(\x05R\x04port\x12 \n\thost_port\x18\x03 \x01(\x05H\x00R\x08hostPort\x88\x01\x01B\x0c\n\n_host_port"\xaf\x01\n\x0bExposedPort\x12\x1d\n\nsession_id\x18\x01 \x01(\tR\tsessionId\x12\x12\n\x04port\x18\x02 \x01(\x05R\x04port\x12\x18\n\x07address\x18\x03 \x01(\tR\x07address\x12"\n\nprocess_id\x18\x04 \x01(\tH\x00R\tprocessId\x88\x01\x01\x12 \n\x0bconnections\x18\x05 \x01(\x03R\x0bconnectionsB\r\n\x0b_process_id"<\n\x07PortRef\x12\x1d\n\nsession_id\x18\x01 \x01(\tR\tsessionId\x12\x12\n\x04port\x18\x02 \x01(\x05R\x04port"]\n\x0bPortContent\x12#\n\rconnection_id\x18\x01 \x01(\tR\x0cconnectionId\x12\x12\n\x04data\x18\x02 \x01(\x0cR\x04data\x12\x15\n\x06is_end\x18\x03 \x01(\x08R\x05isEnd"z\n\tPortInput\x12\x1d\n\nsession_id\x18\x01 \x01(\tR\tsessionId\x12#\n\rconnection_id\x18\x02 \x01(\tR\x0cconnectionId\x12\x12\n\x04data\x18\x03 \x01(\x0cR\x04data\x12\x15\n\x06is_end\x18\x04 \x01(\x08R\x05isEnd"9\n\x08PortList\x12-\n\x05ports\x18\x01 \x03(\x0b2\x17.sandlot.v1.ExposedPortR\x05ports2\xc9\x06\n\x0eProcessService\x12=\n\rLaunchProcess\x12\x17.sandlot.v1.ProcessSpec\x1a\x13.sandlot.v1.Process\x12@\n\rListProcesses\x12\x16.sandlot.v1.SessionRef\x1a\x17.sandlot.v1.ProcessList\x12?\n\x10GetProcessStatus\x12\x16.sandlot.v1.ProcessRef\x1a\x13.sandlot.v1.Process\x12F\n\x11StreamProcessLogs\x12\x17.sandlot.v1.ProcessLogs\x1a\x16.sandlot.v1.LogMessage0\x01\x12B\n\x11WriteProcessStdin\x12\x18.sandlot.v1.ProcessInput\x1a\x13.sandlot.v1.Nothing\x12@\n\x11CloseProcessStdin\x12\x16.sandlot.v1.ProcessRef\x1a\x13.sandlot.v1.Nothing\x12;\n\x0bKillProcess\x12\x17.sandlot.v1.ProcessKill\x1a\x13.sandlot.v1.Process\x12;\n\x0bWaitProcess\x12\x17.sandlot.v1.ProcessWait\x1a\x13.sandlot.v1.Process\x12@\n\nExposePort\x12\x19.sandlot.v1.ExposeRequest\x1a\x17.sandlot.v1.ExposedPort\x129\n\tListPorts\x12\x16.sandlot.v1.SessionRef\x1a\x14.sandlot.v1.PortList\x128\n\x0cUnexposePort\x12\x13.sandlot.v1.PortRef\x1a\x13.sandlot.v1.Nothing\x12=\n\x0bConnectPort\x12\x13.sandlot.v1.PortRef\x1a\x17.sandlot.v1.PortContent0\x01\x127\n\tWritePort\x12\x15.sandlot.v1.PortInput\x1a\x13.sandlot.v1.Nothingb\x06proto3',
+    b'\n\x1asandlot/v1/processes.proto\x12\nsandlot.v1\x1a\x17sandlot/v1/common.proto\x1a\x1asandlot/v1/templates.proto"\xb7\x05\n\x0bProcessSpec\x12\x1d\n\nsession_id\x18\x01 \x01(\tR\tsessionId\x12\x12\n\x04argv\x18\x02 \x03(\tR\x04argv\x12\x17\n\x04name\x18\x03 \x01(\tH\x00R\x04name\x88\x01\x01\x125\n\x04envs\x18\x04 \x03(\x0b2!.sandlot.v1.ProcessSpec.EnvsEntryR\x04envs\x12\x15\n\x03cwd\x18\x05 \x01(\tH\x01R\x03cwd\x88\x01\x01\x12\x17\n\x04user\x18\x06 \x01(\tH\x02R\x04user\x88\x01\x01\x12\x17\n\x04port\x18\x07 \x01(\x05H\x03R\x04port\x88\x01\x01\x12\'\n\x05ready\x18\x08 \x01(\x0b2\x11.sandlot.v1.ReadyR\x05ready\x12+\n\x0fready_timeout_s\x18\t \x01(\x01H\x04R\rreadyTimeoutS\x88\x01\x01\x12\x14\n\x05stdin\x18\n \x01(\x08R\x05stdin\x12\x1d\n\x07restart\x18\x0b \x01(\tH\x05R\x07restart\x88\x01\x01\x12&\n\x0crestarts_max\x18\x0c \x01(\x03H\x06R\x0brestartsMax\x88\x01\x01\x12 \n\tbackoff_s\x18\r \x01(\x01H\x07R\x08backoffS\x88\x01\x01\x12\'\n\rlog_bytes_max\x18\x0e \x01(\x03H\x08R\x0blogBytesMax\x88\x01\x01\x12"\n\nprocess_id\x18\x0f \x01(\tH\tR\tprocessId\x88\x01\x01\x1a7\n\tEnvsEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\x07\n\x05_nameB\x06\n\x04_cwdB\x07\n\x05_userB\x07\n\x05_portB\x12\n\x10_ready_timeout_sB\n\n\x08_restartB\x0f\n\r_restarts_maxB\x0c\n\n_backoff_sB\x10\n\x0e_log_bytes_maxB\r\n\x0b_process_id"\xb2\x04\n\x07Process\x12\x1d\n\nsession_id\x18\x01 \x01(\tR\tsessionId\x12\x1d\n\nprocess_id\x18\x02 \x01(\tR\tprocessId\x12\x12\n\x04argv\x18\x03 \x03(\tR\x04argv\x12\x14\n\x05state\x18\x04 \x01(\tR\x05state\x12 \n\texit_code\x18\x05 \x01(\x05H\x00R\x08exitCode\x88\x01\x01\x12\x18\n\x07address\x18\x06 \x01(\tR\x07address\x12\x12\n\x04name\x18\x07 \x01(\tR\x04name\x12\x1b\n\x06signal\x18\x08 \x01(\x05H\x01R\x06signal\x88\x01\x01\x12\x16\n\x06reason\x18\t \x01(\tR\x06reason\x12\x15\n\x03pid\x18\n \x01(\x05H\x02R\x03pid\x88\x01\x01\x12\x18\n\x07started\x18\x0b \x01(\x01R\x07started\x12\x19\n\x05ended\x18\x0c \x01(\x01H\x03R\x05ended\x88\x01\x01\x12\x1a\n\x08restarts\x18\r \x01(\x03R\x08restarts\x12\x1d\n\x07restart\x18\x0e \x01(\tH\x04R\x07restart\x88\x01\x01\x12\x17\n\x04port\x18\x0f \x01(\x05H\x05R\x04port\x88\x01\x01\x12\x14\n\x05stdin\x18\x10 \x01(\x08R\x05stdin\x12!\n\x0cstdout_bytes\x18\x11 \x01(\x03R\x0bstdoutBytes\x12!\n\x0cstderr_bytes\x18\x12 \x01(\x03R\x0bstderrBytesB\x0c\n\n_exit_codeB\t\n\x07_signalB\x06\n\x04_pidB\x08\n\x06_endedB\n\n\x08_restartB\x07\n\x05_port"g\n\rProcessOutput\x12\x16\n\x06stream\x18\x01 \x01(\tR\x06stream\x12\x16\n\x06offset\x18\x02 \x01(\x03R\x06offset\x12\x12\n\x04data\x18\x03 \x01(\x0cR\x04data\x12\x12\n\x04lost\x18\x04 \x01(\x03R\x04lost"\x9b\x02\n\x0bProcessLogs\x12\x1d\n\nsession_id\x18\x01 \x01(\tR\tsessionId\x12\x1d\n\nprocess_id\x18\x02 \x01(\tR\tprocessId\x12$\n\x0bstdout_from\x18\x03 \x01(\x03H\x00R\nstdoutFrom\x88\x01\x01\x12$\n\x0bstderr_from\x18\x04 \x01(\x03H\x01R\nstderrFrom\x88\x01\x01\x12\x16\n\x06follow\x18\x05 \x01(\x08R\x06follow\x12$\n\x0eno_stdout_from\x18\x06 \x01(\x08R\x0cnoStdoutFrom\x12$\n\x0eno_stderr_from\x18\x07 \x01(\x08R\x0cnoStderrFromB\x0e\n\x0c_stdout_fromB\x0e\n\x0c_stderr_from"?\n\nLogMessage\x121\n\x06output\x18\x01 \x01(\x0b2\x19.sandlot.v1.ProcessOutputR\x06output"J\n\nProcessRef\x12\x1d\n\nsession_id\x18\x01 \x01(\tR\tsessionId\x12\x1d\n\nprocess_id\x18\x02 \x01(\tR\tprocessId"@\n\x0bProcessList\x121\n\tprocesses\x18\x01 \x03(\x0b2\x13.sandlot.v1.ProcessR\tprocesses"`\n\x0cProcessInput\x12\x1d\n\nsession_id\x18\x01 \x01(\tR\tsessionId\x12\x1d\n\nprocess_id\x18\x02 \x01(\tR\tprocessId\x12\x12\n\x04data\x18\x03 \x01(\x0cR\x04data"s\n\x0bProcessKill\x12\x1d\n\nsession_id\x18\x01 \x01(\tR\tsessionId\x12\x1d\n\nprocess_id\x18\x02 \x01(\tR\tprocessId\x12\x1b\n\x06signal\x18\x03 \x01(\x05H\x00R\x06signal\x88\x01\x01B\t\n\x07_signal"\xa0\x01\n\x0bProcessWait\x12\x1d\n\nsession_id\x18\x01 \x01(\tR\tsessionId\x12\x1d\n\nprocess_id\x18\x02 \x01(\tR\tprocessId\x12\x19\n\x05until\x18\x03 \x01(\tH\x00R\x05until\x88\x01\x01\x12 \n\ttimeout_s\x18\x04 \x01(\x01H\x01R\x08timeoutS\x88\x01\x01B\x08\n\x06_untilB\x0c\n\n_timeout_s"r\n\rExposeRequest\x12\x1d\n\nsession_id\x18\x01 \x01(\tR\tsessionId\x12\x12\n\x04port\x18\x02 \x01(\x05R\x04port\x12 \n\thost_port\x18\x03 \x01(\x05H\x00R\x08hostPort\x88\x01\x01B\x0c\n\n_host_port"\x9b\x01\n\x0ePreviewRequest\x12\x1d\n\nsession_id\x18\x01 \x01(\tR\tsessionId\x12\x12\n\x04port\x18\x02 \x01(\x05R\x04port\x12 \n\texpires_s\x18\x03 \x01(\x01H\x00R\x08expiresS\x88\x01\x01\x12\x1b\n\x06public\x18\x04 \x01(\x08H\x01R\x06public\x88\x01\x01B\x0c\n\n_expires_sB\t\n\x07_public"\xb1\x01\n\x07Preview\x12\x1d\n\nsession_id\x18\x01 \x01(\tR\tsessionId\x12\x12\n\x04port\x18\x02 \x01(\x05R\x04port\x12\x10\n\x03url\x18\x03 \x01(\tR\x03url\x12\x19\n\x08path_url\x18\x04 \x01(\tR\x07pathUrl\x12\x14\n\x05token\x18\x05 \x01(\tR\x05token\x12\x18\n\x07expires\x18\x06 \x01(\x01R\x07expires\x12\x16\n\x06public\x18\x07 \x01(\x08R\x06public"\xaf\x01\n\x0bExposedPort\x12\x1d\n\nsession_id\x18\x01 \x01(\tR\tsessionId\x12\x12\n\x04port\x18\x02 \x01(\x05R\x04port\x12\x18\n\x07address\x18\x03 \x01(\tR\x07address\x12"\n\nprocess_id\x18\x04 \x01(\tH\x00R\tprocessId\x88\x01\x01\x12 \n\x0bconnections\x18\x05 \x01(\x03R\x0bconnectionsB\r\n\x0b_process_id"<\n\x07PortRef\x12\x1d\n\nsession_id\x18\x01 \x01(\tR\tsessionId\x12\x12\n\x04port\x18\x02 \x01(\x05R\x04port"]\n\x0bPortContent\x12#\n\rconnection_id\x18\x01 \x01(\tR\x0cconnectionId\x12\x12\n\x04data\x18\x02 \x01(\x0cR\x04data\x12\x15\n\x06is_end\x18\x03 \x01(\x08R\x05isEnd"z\n\tPortInput\x12\x1d\n\nsession_id\x18\x01 \x01(\tR\tsessionId\x12#\n\rconnection_id\x18\x02 \x01(\tR\x0cconnectionId\x12\x12\n\x04data\x18\x03 \x01(\x0cR\x04data\x12\x15\n\x06is_end\x18\x04 \x01(\x08R\x05isEnd"9\n\x08PortList\x12-\n\x05ports\x18\x01 \x03(\x0b2\x17.sandlot.v1.ExposedPortR\x05ports2\x89\x07\n\x0eProcessService\x12=\n\rLaunchProcess\x12\x17.sandlot.v1.ProcessSpec\x1a\x13.sandlot.v1.Process\x12@\n\rListProcesses\x12\x16.sandlot.v1.SessionRef\x1a\x17.sandlot.v1.ProcessList\x12?\n\x10GetProcessStatus\x12\x16.sandlot.v1.ProcessRef\x1a\x13.sandlot.v1.Process\x12F\n\x11StreamProcessLogs\x12\x17.sandlot.v1.ProcessLogs\x1a\x16.sandlot.v1.LogMessage0\x01\x12B\n\x11WriteProcessStdin\x12\x18.sandlot.v1.ProcessInput\x1a\x13.sandlot.v1.Nothing\x12@\n\x11CloseProcessStdin\x12\x16.sandlot.v1.ProcessRef\x1a\x13.sandlot.v1.Nothing\x12;\n\x0bKillProcess\x12\x17.sandlot.v1.ProcessKill\x1a\x13.sandlot.v1.Process\x12;\n\x0bWaitProcess\x12\x17.sandlot.v1.ProcessWait\x1a\x13.sandlot.v1.Process\x12@\n\nExposePort\x12\x19.sandlot.v1.ExposeRequest\x1a\x17.sandlot.v1.ExposedPort\x129\n\tListPorts\x12\x16.sandlot.v1.SessionRef\x1a\x14.sandlot.v1.PortList\x128\n\x0cUnexposePort\x12\x13.sandlot.v1.PortRef\x1a\x13.sandlot.v1.Nothing\x12>\n\x0bPreviewPort\x12\x1a.sandlot.v1.PreviewRequest\x1a\x13.sandlot.v1.Preview\x12=\n\x0bConnectPort\x12\x13.sandlot.v1.PortRef\x1a\x17.sandlot.v1.PortContent0\x01\x127\n\tWritePort\x12\x15.sandlot.v1.PortInput\x1a\x13.sandlot.v1.Nothingb\x06proto3',
     [
         common_pb.desc(),
         templates_pb.desc(),
@@ -939,6 +1069,8 @@ _DESC = file_desc(
         "ProcessKill": ProcessKill,
         "ProcessWait": ProcessWait,
         "ExposeRequest": ExposeRequest,
+        "PreviewRequest": PreviewRequest,
+        "Preview": Preview,
         "ExposedPort": ExposedPort,
         "PortRef": PortRef,
         "PortContent": PortContent,
