@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import ssl
@@ -25,6 +26,11 @@ from sandlot.rpc.messages import PROCEDURES
 from tests.serving import PATIENCE_S, Server, ask, environment, raw, read_all, server
 from tests.waiting import until
 
+THOUSANDS = 10_000
+SLOW_BODY = (
+    b"POST /sandlot.v1.HostService/GetVersion HTTP/1.1\r\nhost: localhost\r\n"
+    b"content-type: application/json\r\ncontent-length: 2\r\n\r\n{"
+)
 HUNDREDS = 300
 # All but its body, which is `{}`.
 ASK = (
@@ -124,6 +130,37 @@ async def test_hundreds_of_slow_clients_do_not_disturb_others(data_dir: Path) ->
 
         assert await until(lambda: waiting() == 0), "they are not waited for"
         assert "Traceback" not in one.log
+
+
+@pytest.mark.root
+@pytest.mark.timeout(240)
+def test_ten_thousand_slow_clients_hold_little_and_nobody_up(data_dir: Path) -> None:
+    """Silent ones, heads and bodies that do not go on: more of them than the server takes."""
+    wanted = THOUSANDS + 512
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, max(wanted, before[1])))
+    kinds = (b"", b"POST /x HTTP/1.1\r\nhost: localhost\r\nx-slow: ", SLOW_BODY)
+    try:
+        with server(data_dir, "--connections-max", str(THOUSANDS - 1000)) as one, contextlib.ExitStack() as stack:
+            assert one.ask("/healthz").status == 200
+            held = memory_kib(one.process.pid)
+            for number in range(THOUSANDS):
+                with contextlib.suppress(ConnectionError):  # one too many is sent off
+                    stack.enter_context(raw(one.port, kinds[number % len(kinds)]))
+                if number % 1000 == 0:
+                    assert one.ask("/healthz").status == 200
+            assert all(one.ask("/healthz").status == 200 for _ in range(20))
+            each = (memory_kib(one.process.pid) - held) / THOUSANDS
+            assert 0.5 < each < 32, "KiB: they are there, and small"
+            assert "Traceback" not in one.log
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def memory_kib(pid: int) -> int:
+    found = re.search(r"^VmRSS:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    assert found, "a process that runs has memory"
+    return int(found[1])
 
 
 def test_it_answers_who_is_there_before_it_ends(data_dir: Path) -> None:

@@ -14,6 +14,20 @@ _NAME = re.compile(
     re.IGNORECASE,
 )
 _VALUE = re.compile(rf"""{re.escape(HIDDEN)}|"(?:[^"\\]|\\.)*+"?|'(?:[^'\\]|\\.)*+'?|[^\s,;&"'}}\])]++""", re.DOTALL)
+_PREFIXES = ("sk", "pk", "rk", "ghp", "gho", "ghs", "ghu", "github_pat", "glpat", "hf", "sl", "slt")
+_PREFIXES += tuple(f"xox{kind}" for kind in "abprs")
+# Without one of these, in small letters, no pattern finds anything, as in most of what is told.
+_MARKS = (
+    "=",
+    ":",
+    "bearer",
+    "basic",
+    "-begin",
+    "akia",
+    "asia",
+    "eyj",
+    *(one + end for one in _PREFIXES for end in "_-"),
+)
 _PATTERNS = (
     (re.compile(r"(?P<keep>\b(?:bearer|basic)\s++)[a-z0-9._~+/=\-]{6,}+", re.IGNORECASE), rf"\g<keep>{HIDDEN}"),
     # What is in front of the host of an address.
@@ -21,9 +35,7 @@ _PATTERNS = (
     # What is known by its form.
     (re.compile(r"-----BEGIN [A-Z ]*+(?<=PRIVATE KEY)-----.*?(?:-----END [A-Z ]*+-----|\Z)", re.DOTALL), HIDDEN),
     (
-        re.compile(
-            r"(?<![a-zA-Z0-9_\-])(?:sk|pk|rk|ghp|gho|ghs|ghu|github_pat|glpat|xox[abprs]|hf|slt?)[_\-][a-zA-Z0-9_\-]{16,}+"
-        ),
+        re.compile(rf"(?<![a-zA-Z0-9_\-])(?:{'|'.join(_PREFIXES)})[_\-][a-zA-Z0-9_\-]{{16,}}+"),
         HIDDEN,
     ),
     (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), HIDDEN),
@@ -33,6 +45,9 @@ _PATTERNS = (
 
 def redact(text: str) -> str:
     """The same, with `[hidden]` where a secret stood. Rather too much than too little."""
+    small = text.lower()
+    if not any(mark in small for mark in _MARKS):
+        return text
     text = "".join(_without_values(text))
     for pattern, replacement in _PATTERNS:
         text = pattern.sub(replacement, text)
