@@ -129,10 +129,12 @@ class Connection(asyncio.Protocol):
 
     async def send_more(self, data: bytes) -> None:
         """Raises Cut."""
-        if self.is_lost or self._transport is None:
+        if self.is_lost or self._transport is None or self._transport.is_closing():
             raise Cut("the connection ended")
         self._transport.write(data)
-        if self._can_write is not None:
+        if self._can_write is None:
+            await asyncio.sleep(0)  # what sends all that it has at once would never hear that the connection ended
+        else:
             await self._can_write.wait()
 
     def abort(self) -> None:
