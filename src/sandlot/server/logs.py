@@ -21,7 +21,7 @@ class _Lines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
         words = " ".join(f"{name}={_shown(value)}" for name, value in fields(record).items())
-        line = f"{moment} {record.levelname.lower():<7} {record.getMessage()}{' ' if words else ''}{words}"
+        line = f"{moment} {record.levelname.lower():<7} {one_line(record.getMessage())}{' ' if words else ''}{words}"
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
         return redact(line[:_LINE_CHARS_MAX])
@@ -54,9 +54,17 @@ def fields(record: logging.LogRecord) -> dict[str, object]:
     return found
 
 
+def one_line(text: str) -> str:
+    """What is told may be anybody's: it makes no line of its own, and does nothing to a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
 def _shown(value: object) -> str:
     text = str(value)
-    return json.dumps(text) if not text or any(char.isspace() or char in '"=' for char in text) else text
+    plain = text.isprintable() and not any(char.isspace() or char in '"=' for char in text)
+    return text if text and plain else json.dumps(text)
 
 
 def configure(level: str, form: str, stream: TextIO | None = None) -> logging.Handler:

@@ -5,7 +5,7 @@ whatever the path, known or not.
 import asyncio
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final
 
@@ -15,7 +15,7 @@ from sandlot.tenants.keys import KeyStore
 from sandlot.tenants.rate import Bucket
 
 LOOK_S: Final = 0.5  # so often what is under way is looked at: whether its key is still good
-_HEADERS: Final = (b"x-api-key", b"open-sandbox-api-key")
+_HEADERS: Final = (b"authorization", b"x-api-key", b"open-sandbox-api-key")
 
 
 class Guard:
@@ -36,9 +36,8 @@ class Guard:
         self._under_way: dict[asyncio.Task[None], KeyInfo] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers: dict[bytes, bytes] = dict(scope["headers"])
         try:
-            info = known = self._keys.check(given_key(headers))
+            info = known = self._keys.check(given_key(scope["headers"]))
             if info is None:
                 info = self._tokens(scope)
         except SandlotError as error:
@@ -88,11 +87,18 @@ class Guard:
         return bucket
 
 
-def given_key(headers: Mapping[bytes, bytes]) -> str:
-    bearer = headers.get(b"authorization", b"")
+def given_key(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """One that stands there twice is none: whoever stands before us may have looked at the other."""
+    given: dict[bytes, bytes] = {}
+    for name, value in headers:
+        if name in _HEADERS:
+            if name in given:
+                return ""
+            given[name] = value
+    bearer = given.get(b"authorization", b"")
     if bearer[:7].lower() == b"bearer ":
         return bearer[7:].strip().decode("latin-1")
-    return next((headers[name].decode("latin-1") for name in _HEADERS if name in headers), "")
+    return next((given[name].decode("latin-1") for name in _HEADERS[1:] if name in given), "")
 
 
 async def refuse(

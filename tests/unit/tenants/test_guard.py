@@ -170,6 +170,7 @@ async def test_a_tenant_is_told_of_its_rate(keys: KeyStore) -> None:
 
 
 def test_where_a_key_stands() -> None:
-    assert given_key({b"authorization": b"bearer  a "}) == "a"
-    assert given_key({b"authorization": b"Basic a", b"x-api-key": b"b"}) == "b"
-    assert given_key({}) == ""
+    assert given_key([(b"authorization", b"bearer  a ")]) == "a"
+    assert given_key([(b"authorization", b"Basic a"), (b"x-api-key", b"b")]) == "b"
+    assert given_key([(b"x-api-key", b"a"), (b"x-api-key", b"a")]) == ""
+    assert given_key([]) == ""
