@@ -14,12 +14,10 @@ from sandlot.model import (
     DiffRequest,
     Event,
     EventFilter,
-    ExportRequest,
     ForkRequest,
     ImportRequest,
     InvalidArgument,
     MetricsRequest,
-    Mount,
     MoveProgress,
     MoveRequest,
     NetworkPolicy,
@@ -54,7 +52,8 @@ from sandlot.sdk.content import Readable, pieces_of
 from sandlot.sdk.files import AsyncFiles
 from sandlot.sdk.pty import AsyncTerminals
 from sandlot.sdk.tools import AsyncTools
-from sandlot.sdk.whole_file import WholeFile
+from sandlot.sdk.whole_file import export_to
+from sandlot.sdk.wishes import mounts_of, on_expiry_of
 
 if TYPE_CHECKING:
     from sandlot.sdk.workspace import Workspace
@@ -192,12 +191,12 @@ class AsyncSandbox:
             user=user,
             resources=Resources(cpus, memory_bytes, disk_bytes, pids, open_files, swap_bytes, io_weight),
             timeout_s=timeout,
-            on_expiry=_on_expiry(on_expiry),
+            on_expiry=on_expiry_of(on_expiry),
             idle_timeout_s=idle_timeout,
             network=network or NetworkPolicy(),
             secrets=secrets or {},
             ports=tuple(ports),
-            mounts=_mounts(volumes),
+            mounts=mounts_of(volumes),
             call_snapshots=call_snapshots,
             starts=start,
             request_id=request_id,
@@ -354,17 +353,7 @@ class AsyncSandbox:
     async def export(self, path: str | os.PathLike[str]) -> int:
         """All of it, with its turns, as one file of yours: whole, or as it was before. Gives its size in bytes; it goes
         on meanwhile. Raises Unavailable, and OSError for a file that cannot be written."""
-        size = 0
-        file: WholeFile = await call_blocking(WholeFile, path)
-        try:
-            async with (await self._client.host()).export(ExportRequest(self._id)) as stream:
-                async for piece in stream:
-                    await call_blocking(file.write, piece)
-                    size += len(piece)
-            await call_blocking(file.commit)
-        finally:
-            file.__exit__()
-        return size
+        return await export_to(await self._client.host(), self._id, path)
 
     @classmethod
     async def import_session(
@@ -490,22 +479,6 @@ def _start(upload: str | os.PathLike[str] | None, git: str | None, request_id: s
     start: Workspace = registry.load("sdk", "workspace")(upload=upload and os.fspath(upload), git=git)
     start.check()
     return start
-
-
-def _mounts(volumes: Mapping[str, str] | None) -> tuple[Mount, ...]:
-    """A directory of the machine can only be read, unless `:rw` is asked for."""
-    mounts: list[Mount] = []
-    for target, source in (volumes or {}).items():
-        name, _, mode = source.rpartition(":") if source.endswith((":ro", ":rw")) else (source, "", "")
-        mounts.append(Mount(name, target, mode == "ro" or (mode == "" and name.startswith("/"))))
-    return tuple(mounts)
-
-
-def _on_expiry(text: str) -> OnExpiry:
-    try:
-        return OnExpiry(text)
-    except ValueError:
-        raise InvalidArgument(f"on_expiry must be one of {', '.join(OnExpiry)}, not {text!r}") from None
 
 
 async def _events(client: Client, request: EventFilter) -> AsyncGenerator[Event]:

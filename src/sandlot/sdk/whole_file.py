@@ -4,6 +4,10 @@ import os
 import secrets
 from pathlib import Path
 
+from sandlot.contracts import Host
+from sandlot.model import ExportRequest
+from sandlot.sdk.caller import call_blocking
+
 
 class WholeFile:
     """Under another name beside it, until `commit`; leaving without one removes it. What was there stays until then.
@@ -35,3 +39,18 @@ class WholeFile:
     def __exit__(self, *_exception: object) -> None:
         os.close(self._fd)
         self._partial.unlink(missing_ok=True)
+
+
+async def export_to(host: Host, session_id: str, path: str | os.PathLike[str]) -> int:
+    """A session as one file; gives its size."""
+    size = 0
+    file: WholeFile = await call_blocking(WholeFile, path)
+    try:
+        async with host.export(ExportRequest(session_id)) as stream:
+            async for piece in stream:
+                await call_blocking(file.write, piece)
+                size += len(piece)
+        await call_blocking(file.commit)
+    finally:
+        file.__exit__()
+    return size
