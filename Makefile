@@ -25,7 +25,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DELETE_ON_ERROR:
 .SUFFIXES:
 .SHELLFLAGS := -euc
-.PHONY: help setup guest demo test check conform gen pictures soak serversoak leaks model storages roots powercut bench fuzz sanitize wheel clean debian
+.PHONY: help setup guest demo test check conform gen compat pictures soak serversoak leaks model storages roots powercut bench fuzz sanitize wheel clean debian
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -57,6 +57,9 @@ gen: setup ## write what is generated: the messages of the wire, what is sync, a
 	@$(BIN)/python tools/gen_sync.py
 	@$(BIN)/python tools/gen_opensandbox.py
 	@$(BIN)/python tools/gen_reference.py
+
+compat: setup ## run OpenSandbox's own clients, of several releases, on our gateway, and write what passes into COMPATIBILITY.md (root)
+	@$(BIN)/python tools/compat.py
 
 pictures: setup ## draw the pictures of the README again, from the last bench and a new demo (root)
 	@cp build/bench/results.json docs/pictures/bench.json

@@ -18,7 +18,7 @@ from sandlot.host.service import SandboxHostService
 from sandlot.model import FileNotFound, SessionNotFound
 from sandlot.opensandbox import AsyncOpenSandboxClient, FileUpload, OpenSandboxClient, SandboxOpts
 from sandlot.wiring.embedded import build
-from tests.opensandbox_stage import KEY, address, connection, create, keep, manage, opened, serve, until
+from tests.opensandbox_stage import KEY, address, connection, create, keep, manage, needs, opened, serve, until
 
 __all__ = ["address", "connection", "opened"]
 
@@ -60,7 +60,6 @@ async def test_commands(connection: ConnectionConfig) -> None:
     assert failed.error.value == "3"
     lines = await run("printf 'a\\n\\n\\nb\\n\\nc'")
     assert lines.text == "a\n\n\nb\n\nc", "blank lines are not lost"
-    assert (await run(["printf", "%s|", "a b", "$HOME"])).text == "a b|$HOME|"
     assert (await run("pwd", opts=RunCommandOpts(working_directory="/usr"))).text == "/usr"
     ids = await run("id -u; id -g", opts=RunCommandOpts(uid=1234, gid=4321))
     assert ids.text == "1234\n4321"
@@ -68,8 +67,21 @@ async def test_commands(connection: ConnectionConfig) -> None:
     with pytest.raises(SandboxApiException) as wrong:
         await run("true", opts=RunCommandOpts(working_directory="/nowhere"))
     assert wrong.value.status_code == 400
+    await sandbox.kill()
+
+
+async def test_arguments_are_not_looked_at_by_a_shell(connection: ConnectionConfig) -> None:
+    sandbox = await create(connection)
+    needs(sandbox.commands, "set_env")  # both came together
+    assert (await sandbox.commands.run(["printf", "%s|", "a b", "$HOME"])).text == "a b|$HOME|"
+    await sandbox.kill()
+
+
+async def test_variables_that_are_set_for_good(connection: ConnectionConfig) -> None:
+    sandbox = await create(connection)
+    needs(sandbox.commands, "set_env")
     await sandbox.commands.set_env("KEPT", 'it\'s "so"')
-    assert (await run("echo $KEPT")).text == 'it\'s "so"'
+    assert (await sandbox.commands.run("echo $KEPT")).text == 'it\'s "so"'
     await sandbox.kill()
 
 

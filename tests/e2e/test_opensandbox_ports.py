@@ -13,7 +13,7 @@ from opensandbox.models.execd import RunCommandOpts
 
 from sandlot.config.settings import Settings
 from sandlot.wiring.embedded import build
-from tests.opensandbox_stage import KEY, address, connection, create, keep, opened, serve, until
+from tests.opensandbox_stage import KEY, address, connection, create, keep, needs, opened, serve, until
 from tests.websocket_client import Client, NoSocket, connect
 
 __all__ = ["address", "connection", "opened"]
@@ -106,6 +106,7 @@ async def test_a_program_is_reached_by_its_endpoint(address: str, connection: Co
         assert (silent.status_code, silent.json()["code"]) == (502, "BACKEND_CONNECTION_FAILED")
     async with httpx.AsyncClient(timeout=30) as client:
         assert (await client.get(where)).status_code == 401, "without the token"
+        needs(Sandbox, "get_signed_endpoint")
         signed = await sandbox.get_signed_endpoint(PORT, int(time.time()) + 600)
         asked = (await client.get(f"http://{signed.endpoint}/x")).json()
         assert asked["path"] == "/x"

@@ -22,6 +22,7 @@ from tests.performance.engine import Bench
 from tests.performance.files import measure_files
 from tests.performance.gvisor import measure_gvisor
 from tests.performance.neighbours import measure_neighbours
+from tests.performance.opensandbox import measure_opensandbox
 from tests.performance.pausing import measure_pausing
 from tests.performance.peers import measure_peers
 from tests.performance.picture import draw_file
@@ -63,6 +64,7 @@ SECTIONS: Mapping[str, Callable[[Bench], Awaitable[None]]] = {
     "templates": measure_templates,
     "transfers": measure_transfers,
     "wire": measure_wire,
+    "opensandbox": measure_opensandbox,
 }
 
 

@@ -50,7 +50,7 @@ class Server:
 
 async def measure_wire(bench: Bench) -> None:
     async with (
-        _server(bench, warm=0) as server,
+        serving(bench, warm=0) as server,
         HostClient(server.unix) as unix,
         HostClient(f"http://127.0.0.1:{server.port}") as tcp,
         Client(url=server.unix) as client,
@@ -59,12 +59,12 @@ async def measure_wire(bench: Bench) -> None:
         await _measure_create(bench, cast("Host", unix), client, "cold", COLD_TARGET)
         await measure_states(bench, cast("Host", unix))
         await _measure_many(bench, server, cast("Host", unix))
-    async with _server(bench, warm=8) as server, HostClient(server.unix) as unix, Client(url=server.unix) as client:
+    async with serving(bench, warm=8) as server, HostClient(server.unix) as unix, Client(url=server.unix) as client:
         await _measure_create(bench, cast("Host", unix), client, "warm", WARM_TARGET, rest_s=0.05)
 
 
 @asynccontextmanager
-async def _server(bench: Bench, warm: int) -> AsyncGenerator[Server]:
+async def serving(bench: Bench, warm: int) -> AsyncGenerator[Server]:
     data = bench.data.with_name("wire-data")
     async with bench.engine():
         pass  # it makes the template

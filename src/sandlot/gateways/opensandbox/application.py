@@ -8,6 +8,7 @@ from typing import Final
 
 from sandlot.contracts import Host
 from sandlot.gateways.opensandbox import translate
+from sandlot.gateways.opensandbox.code import Code
 from sandlot.gateways.opensandbox.commands import Commands
 from sandlot.gateways.opensandbox.egress import Egress
 from sandlot.gateways.opensandbox.files import Files
@@ -45,7 +46,7 @@ class OpenSandboxGateway:
             [*lifecycle, *egress.lifecycle_routes(), *Templates(host).routes(), *refusals(LIFECYCLE)]
         )
         execd = [*Commands(host, USER).routes(), *Files(host, USER).routes(), *Metrics(host).routes()]
-        execd += Terminals(host, USER).routes()
+        execd += [*Terminals(host, USER).routes(), *Code(host, USER).routes()]
         self.execd = Router([Route("GET", "/ping", self._ping), *execd, *refusals(EXECD)])
         self.egress = Router([*egress.routes(), *refusals(EGRESS)])
         self._proxy = Route("*", PROXY, self._proxied)

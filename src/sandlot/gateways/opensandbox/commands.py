@@ -36,7 +36,7 @@ ENVS: Final = "/opt/opensandbox/.env"
 PING_S: Final = 3.0
 TERM_S: Final = 3.0
 _SHELLS: Final = "~/.local/state/sandlot/shells"
-_STREAM: Final = {"content-type": "text/event-stream", "cache-control": "no-cache"}
+STREAM: Final = {"content-type": "text/event-stream", "cache-control": "no-cache"}
 # Variables that were set for good are in a file, as assignments; every command reads it anew.
 _WITH_ENVS: Final = f'if [ -r {ENVS} ]; then set -a; . {ENVS}; set +a; fi; exec "$@"'
 SHELL: Final = 'if command -v bash >/dev/null 2>&1; then exec bash -c "$1"; else exec sh -c "$1"; fi'
@@ -92,7 +92,7 @@ class Commands:
         stack = AsyncExitStack()
         stream = await stack.enter_async_context(self._host.call(call))
         told = _tell_begun(stream) if background else _tell(stream)
-        return Answer(200, _closing(stack, told), _STREAM)
+        return Answer(200, closing(stack, told), STREAM)
 
     async def interrupt(self, request: Request) -> Answer:
         command = request.one("id")
@@ -236,7 +236,7 @@ async def _once(data: bytes) -> AsyncIterator[bytes]:
     yield data
 
 
-async def _closing(stack: AsyncExitStack, source: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
+async def closing(stack: AsyncExitStack, source: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
     """However it ends, what was opened for it is closed: a command that nobody listens to any more is ended."""
     async with stack:
         async for piece in source:
