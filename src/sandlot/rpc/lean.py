@@ -24,6 +24,7 @@ _HEAD = 5
 
 _log = logging.getLogger("sandlot.rpc")
 VERSION_HEADER = (b"x-api-version", b"1")
+_FOLLOWS = "sandlot.follows"  # a server of ours writes the head and the body that comes at once together
 _SETTLE_S = 0.002  # at least so long the beginning of a call waits for what comes right behind it
 _WATCH_S = 0.05  # a request that takes longer is watched: whoever asked may leave
 
@@ -216,7 +217,7 @@ class Answer:
             headers = [(b"content-type", kind), VERSION_HEADER]
             if last:
                 headers.append((b"content-length", str(len(body)).encode()))
-            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+            await self._send({"type": "http.response.start", "status": 200, "headers": headers, _FOLLOWS: True})
         await self._send({"type": "http.response.body", "body": body, "more_body": not last})
 
 
@@ -284,7 +285,7 @@ async def serve_unary(procedure: Procedure, work: Unary, request: Request, send:
             (b"content-length", str(len(body)).encode()),
             VERSION_HEADER,
         ]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.start", "status": 200, "headers": headers, _FOLLOWS: True})
         await send({"type": "http.response.body", "body": body})
 
 
@@ -337,7 +338,7 @@ async def refuse(request: Request, send: Send, error: SandlotError) -> None:
     body = json.dumps(told).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), VERSION_HEADER]
     status = errors.STATUS.get(str(told["code"]), 500)
-    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.start", "status": status, "headers": headers, _FOLLOWS: True})
     await send({"type": "http.response.body", "body": body})
 
 

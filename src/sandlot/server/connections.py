@@ -16,6 +16,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from sandlot.model import limits
+from sandlot.server.joining import HOLD, Joining
 from sandlot.server.tunnels import ClientTunnel
 
 _log = logging.getLogger("sandlot.server")
@@ -87,6 +88,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] - as uvicorn has it
         super().connection_made(transport)
+        self._joining = Joining(transport)
         if self._is_trusted:
             self._crowd.waiting[self] = self.loop.time()
         else:
@@ -171,7 +173,9 @@ class Connection(HttpToolsProtocol):
             raise TooLarge(f"the head is larger than {limits.HEADER_BYTES_MAX} bytes")
         self._check_one_reading()
         self.scope["sandlot.target"] = self.url  # pyright: ignore[reportGeneralTypeIssues] - a scope may have more
+        self.scope[HOLD] = self._joining.hold  # pyright: ignore[reportGeneralTypeIssues] - the same
         super().on_headers_complete()
+        self.cycle.transport = self._joining  # pyright: ignore[reportAttributeAccessIssue] - it has what is asked of it
         self._head_bytes = self._framing_bytes = self._body_bytes = 0
         self._is_in_message, self._has_begun = True, False
         if self._head_timer is not None:

@@ -8,7 +8,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from random import getrandbits
 from typing import Protocol
@@ -18,6 +18,7 @@ from sandlot.contracts import Host
 from sandlot.model import Health, HealthStatus, SandlotError, limits
 from sandlot.server.figures import CONTENT_TYPE, Figures
 from sandlot.server.http import Application, Message, Receive, Scope, Send
+from sandlot.server.joining import FOLLOWS, HOLD
 from sandlot.server.logs import REQUEST
 from sandlot.server.origins import Origins
 
@@ -86,7 +87,7 @@ class Front:
         given = headers.get(b"x-request-id")
         request_id = given if given is not None and _REQUEST_ID.fullmatch(given) else b"%016x" % getrandbits(64)
         token = REQUEST.set(request_id.decode())
-        answering = _Answering(send, request_id)
+        answering = _Answering(send, request_id, scope.get(HOLD))
         if self._figures:
             self._figures.begin()
         try:
@@ -200,10 +201,11 @@ def is_near(scope: Scope) -> bool:
 class _Answering:
     """What goes to the client, with the id of its request."""
 
-    __slots__ = ("_id", "_send", "status")
+    __slots__ = ("_hold", "_id", "_send", "status")
 
-    def __init__(self, send: Send, request_id: bytes) -> None:
+    def __init__(self, send: Send, request_id: bytes, hold: Callable[[], None] | None) -> None:
         self._send = send
+        self._hold = hold
         self._id = request_id
         self.status = 0
 
@@ -211,6 +213,8 @@ class _Answering:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             message = {**message, "headers": [*message.get("headers", ()), (b"x-request-id", self._id)]}
+            if self._hold is not None and message.get(FOLLOWS):
+                self._hold()
         await self._send(message)
 
     async def unchanged(self, message: Message) -> None:
@@ -231,5 +235,5 @@ async def _page(scope: Scope, send: Send, status: int, document: Mapping[str, ob
 
 async def _whole(send: Send, status: int, content_type: bytes, body: bytes) -> None:
     headers = [(b"content-type", content_type), (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.start", "status": status, "headers": headers, FOLLOWS: True})
     await send({"type": "http.response.body", "body": body})

@@ -14,8 +14,10 @@ _NAME = re.compile(
     re.IGNORECASE,
 )
 _VALUE = re.compile(rf"""{re.escape(HIDDEN)}|"(?:[^"\\]|\\.)*+"?|'(?:[^'\\]|\\.)*+'?|[^\s,;&"'}}\])]++""", re.DOTALL)
-_PREFIXES = ("sk", "pk", "rk", "ghp", "gho", "ghs", "ghu", "github_pat", "glpat", "hf", "sl", "slt")
-_PREFIXES += tuple(f"xox{kind}" for kind in "abprs")
+_PREFIXES = (
+    *("sk", "pk", "rk", "ghp", "gho", "ghs", "ghu", "github_pat", "glpat", "hf", "sl", "slt"),
+    *(f"xox{kind}" for kind in "abprs"),
+)
 # Without one of these, in small letters, no pattern finds anything, as in most of what is told.
 _MARKS = (
     "=",

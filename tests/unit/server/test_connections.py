@@ -10,6 +10,7 @@ import pytest
 from sandlot.model import limits
 from sandlot.server.connections import Bounds
 from sandlot.server.http import HttpServer, Message, Receive, Scope, Send
+from sandlot.server.joining import HOLD
 from tests.waiting import until
 
 GET = b"GET /ok HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -240,6 +241,36 @@ async def test_a_connection_that_rests_is_ended_and_one_that_works_is_not() -> N
             writing.write(b"bc")
             assert (await slow.readuntil(b"\r\n\r\n3")).startswith(b"HTTP/1.1 200 ")
             assert await everything(slow) == b""
+
+
+async def test_a_whole_answer_is_one_write() -> None:
+    async def whole(scope: Scope, _receive: Receive, send: Send) -> None:
+        scope[HOLD]()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    server = HttpServer(Bounds(10, LONG_S, LONG_S))
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        server.open(listening, whole)
+        asking = socket.create_connection(listening.getsockname(), timeout=60)
+
+        def pieces() -> set[bytes]:
+            """What the kernel hands out at once, when nobody else in this process is in the way."""
+            found: set[bytes] = set()
+            for _ in range(200):
+                asking.sendall(GET)
+                found.add(asking.recv(65536).rpartition(b"\r\n")[2])
+                if b"" in found:
+                    break
+            return found
+
+        try:
+            assert await asyncio.to_thread(pieces) == {b"ok"}
+        finally:
+            asking.close()
+            server.stop_listening()
+            await server.drop()
 
 
 async def test_leaving_sends_off_who_is_idle_and_waits_for_who_is_not() -> None:
