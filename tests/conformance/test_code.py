@@ -1,5 +1,6 @@
 """Code in contexts of the engine and of the fake is as promised; and each promise that is broken is told."""
 
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -10,8 +11,11 @@ from sandlot.fakes.deviations import CODE
 from sandlot.fakes.host import FakeHost
 from sandlot.host.service import SandboxHostService
 from sandlot.model import SessionFilter
+from tests.conformance.broken_code import BROKEN
 from tests.conformance.test_host import GVISOR
 from tests.unit.rpc.serving import over_the_wire
+
+_SOON_S = 2.0  # a broken promise may hang until then
 
 
 @pytest.mark.timeout(300)
@@ -61,3 +65,16 @@ async def test_code_of_the_fake_conforms_over_the_wire() -> None:
 def test_every_check_says_its_promise_and_has_a_name_of_its_own() -> None:
     assert all(check.promise.endswith(".") for check in CODE_CHECKS)
     assert len({check.name for check in CODE_CHECKS}) == len(CODE_CHECKS)
+
+
+@pytest.mark.timeout(180)
+async def test_code_that_breaks_a_promise_is_told() -> None:
+    host, missed = cast("Host", FakeHost()), list[str]()
+    have = await host.capabilities()
+    for kind, check in BROKEN.items():
+        wrong = cast("Host", kind(host))
+        chosen = [replace(one, deadline_s=_SOON_S) for one in CODE_CHECKS if one.name == check]
+        (outcome,) = [one async for one in conform_code(wrong, "auto", "auto", have, chosen)]
+        if outcome.verdict is not Verdict.FAILED:
+            missed.append(f"{kind.__name__}: {check} {outcome.verdict} {outcome.detail}")
+    assert missed == []

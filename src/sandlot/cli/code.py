@@ -13,6 +13,7 @@ from typing import Any
 
 from sandlot.cli import values
 from sandlot.cli.context import Context
+from sandlot.cli.screen import printable
 from sandlot.contracts import CodeStream, Host
 from sandlot.model import (
     PYTHON,
@@ -128,7 +129,7 @@ class _Telling:
             elif isinstance(event, CodeError):
                 self._error = event
                 if not self._screen.as_json:
-                    print(event.traceback.rstrip() or f"{event.name}: {event.value}", file=sys.stderr, flush=True)
+                    print(_plain(event.traceback.rstrip() or f"{event.name}: {event.value}"), file=sys.stderr)
             elif isinstance(event, CodeResult):
                 result = event
         assert result is not None, "a stream ends with its result"
@@ -149,7 +150,7 @@ class _Telling:
         elif files:
             self._screen.note(f"a picture is in {', '.join(files)}")
         else:
-            print(shown.markdown or shown.text or f"({', '.join(shown.formats())})", flush=True)
+            print(_plain(shown.markdown or shown.text or f"({', '.join(shown.formats())})"), flush=True)
 
     def _save(self, suffix: str, data: bytes) -> str:
         """Under a name that nothing has."""
@@ -210,6 +211,11 @@ def _tell(context: Context, document: dict[str, Any], line: str) -> None:
         context.screen.json(document)
     elif line:
         context.screen.line(line)
+
+
+def _plain(text: str) -> str:
+    """It comes from the session: nothing in it acts on this terminal."""
+    return "\n".join(printable(line) for line in text.expandtabs().split("\n"))
 
 
 _HEADS = ("CONTEXT", "LANGUAGE", "STATE", "RUNS", "DIRECTORY", "REASON")
