@@ -42,6 +42,8 @@ ROWS = (
     Row("host", "fake", "sandlot.fakes.host:FakeHost", "report it"),
     Row("target", "native", "sandlot.wiring.targets:native", "report it"),
     Row("target", "node", "sandlot.wiring.targets:node", "report it"),
+    Row("target", "opensandbox", "sandlot.wiring.opensandbox_targets:opensandbox", "report it"),
+    Row("target", "opensandbox-control", "sandlot.wiring.opensandbox_targets:opensandbox_control", "report it"),
     Row("target", "local", "sandlot.wiring.targets:local", "report it"),
     Row("target", "local-provisioner", "sandlot.wiring.targets:local_provisioner", "report it"),
     Row("target", "fake-provisioner", "sandlot.wiring.targets:fake_provisioner", "report it"),

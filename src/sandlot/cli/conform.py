@@ -35,7 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TARGET",
         nargs="?",
         help="one thing alone, with all that such a thing promises: host, a runtime or a storage of this machine; "
-        "native, node, local, local-provisioner, fake-host, fake-environment, fake-control, fake-provisioner; or "
+        "native, node, opensandbox, opensandbox-control, local, local-provisioner, fake-host, fake-environment, "
+        "fake-control, fake-provisioner; or "
         "MODULE:FACTORY of your own",
     )
     parser.add_argument("--only", metavar="CHECK", action="append", help="of a target, this check alone; repeatable")

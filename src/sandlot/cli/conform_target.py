@@ -15,7 +15,7 @@ from sandlot.cli.context import Context
 from sandlot.conformance import SUITES, Kind, Target, Verdict, conform_target, is_conforming, kind_of
 from sandlot.model import InstanceConfig, InvalidArgument
 
-ON_AN_ENGINE = ("native", "node")
+ON_AN_ENGINE = ("native", "node", "opensandbox", "opensandbox-control")
 HOST = "host"
 RUNTIMES = ("namespaces", "gvisor", "none")
 STORAGES = ("layers", "btrfs", "zfs", "local-disk")
