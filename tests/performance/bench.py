@@ -26,6 +26,7 @@ from tests.performance.opensandbox import measure_opensandbox
 from tests.performance.pausing import measure_pausing
 from tests.performance.peers import measure_peers
 from tests.performance.picture import draw_file
+from tests.performance.previews import measure_previews
 from tests.performance.report import Report
 from tests.performance.sdk import measure_sdk
 from tests.performance.sessions import measure_burst, measure_create, measure_rate
@@ -65,6 +66,7 @@ SECTIONS: Mapping[str, Callable[[Bench], Awaitable[None]]] = {
     "transfers": measure_transfers,
     "wire": measure_wire,
     "opensandbox": measure_opensandbox,
+    "previews": measure_previews,
 }
 
 

@@ -224,7 +224,10 @@ class Connection(HttpToolsProtocol):
         )
         parser = self.parser
         assert parser is not None, "it is reading"
-        if count[b"transfer-encoding"] and parser.get_http_version() != "1.1":
+        version = parser.get_http_version()
+        if version not in ("1.0", "1.1"):
+            raise Ambiguous("a line that ends before it says which HTTP it is")
+        if count[b"transfer-encoding"] and version != "1.1":
             raise Ambiguous("chunks in a version that has none")
         if parser.should_upgrade():
             if has_body:
