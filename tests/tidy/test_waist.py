@@ -102,6 +102,7 @@ FORMS: dict[str, tuple[str, str]] = {
     # upkeep
     "health": ("Client.ahealth", "health"),
     "examine": ("Client.aexamine", "doctor"),
+    "backup": ("Client.abackup", "backup"),
     "cordon": ("Client.acordon", "cordon"),
     "uncordon": ("Client.auncordon", "uncordon"),
     "recover": ("AsyncSandbox.recover", "recover"),

@@ -2,7 +2,7 @@
 
 import argparse
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +21,8 @@ from sandlot.model import (
     Examination,
     InvalidArgument,
     Probe,
+    Restored,
+    RestoreRequest,
     SessionInfo,
     SessionNotFound,
     SessionSpec,
@@ -37,6 +39,12 @@ class Engine(Host, Protocol):
     async def close(self) -> None: ...
 
     async def examine_alone(self, *, repair: bool = False) -> Examination: ...
+
+    async def restore(
+        self, request: RestoreRequest, content: AsyncIterable[bytes], tell: Callable[[str, int, int], None]
+    ) -> Restored: ...
+
+    async def undo_restore(self) -> None: ...
 
     async def rebuild(self) -> Sequence[SessionInfo]: ...
 

@@ -30,7 +30,7 @@ async def run(context: Context) -> int:
     if is_standard and (screen.as_json or is_terminal(sys.stdout)):
         raise InvalidArgument("an export is no text", next_step="give a file, or send it elsewhere with |")
     async with context.host() as host, host.export(ExportRequest(args.id)) as stream:
-        size = await _write(context, stream, args.file)
+        size = await write(context, stream, args.file, "exporting")
     if screen.as_json:
         screen.json({"session": args.id, "file": args.file, "size_bytes": size})
     elif not is_standard:
@@ -38,13 +38,13 @@ async def run(context: Context) -> int:
     return 0
 
 
-async def _write(context: Context, stream: ExportStream, path: str) -> int:
+async def write(context: Context, stream: ExportStream, path: str, word: str) -> int:
     began, size = time.monotonic(), 0
 
     def far() -> Far:
         return Far(0, None, pace(size, None, began))
 
-    async with progress.following("exporting", far, quiet=context.screen.as_json):
+    async with progress.following(word, far, quiet=context.screen.as_json):
         if path == "-":
             async for piece in stream:
                 size += len(piece)

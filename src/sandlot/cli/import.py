@@ -6,22 +6,17 @@ nothing in the file is believed. - is stdin."""
 # ruff: noqa: N999 - it is called for its verb, and loaded by name
 
 import argparse
-import asyncio
-import sys
 import time
-from collections.abc import AsyncIterator
 from contextlib import ExitStack
-from pathlib import Path
-from typing import BinaryIO
 
 from sandlot.cli import progress, values
 from sandlot.cli.context import Context
+from sandlot.cli.given_file import GivenFile
 from sandlot.cli.progress import Far, pace
 from sandlot.cli.show import session_document
-from sandlot.model import AUTO, ImportRequest, InvalidArgument, limits
+from sandlot.model import AUTO, ImportRequest, limits
 
 USAGE = "import FILE"
-_PIECE_BYTES = 1 << 18
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,34 +38,18 @@ async def run(context: Context) -> int:
         limits.SESSION_LIFETIME_S if args.timeout is None else values.duration("--timeout", args.timeout),
     )
     with ExitStack() as stack:
-        file, size = _open(args.file, stack)
-        began, done = time.monotonic(), 0
+        given, began = GivenFile(args.file, stack), time.monotonic()
 
-        async def pieces() -> AsyncIterator[bytes]:
-            nonlocal done
-            while piece := await asyncio.to_thread(file.read, _PIECE_BYTES):
-                done += len(piece)
-                yield piece
+        def far() -> Far:
+            return Far(given.done, given.size, pace(given.done, given.size, began))
 
         async with (
             context.host() as host,
-            progress.following(
-                "importing", lambda: Far(done, size, pace(done, size, began)), quiet=context.screen.as_json
-            ),
+            progress.following("importing", far, quiet=context.screen.as_json),
         ):
-            session = await host.import_session(request, pieces())
+            session = await host.import_session(request, given.pieces())
     if context.screen.as_json:
         context.screen.json(session_document(session))
     else:
         context.screen.line(session.session_id)
     return 0
-
-
-def _open(path: str, stack: ExitStack) -> tuple[BinaryIO, int | None]:
-    if path == "-":
-        return sys.stdin.buffer, None
-    try:
-        file = Path(path).open("rb")  # noqa: SIM115 - the stack closes it
-    except OSError as error:
-        raise InvalidArgument(f"{path} cannot be read: {error.strerror}") from error
-    return stack.enter_context(file), Path(path).stat().st_size

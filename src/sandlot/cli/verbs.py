@@ -44,6 +44,8 @@ VERBS: Mapping[str, str] = {
     "cordon": "Let a host make no sessions from now on; those that are there go on",
     "uncordon": "Let a host make sessions again",
     "drain": "Empty a host: no new sessions, and those that are there end, are paused or move to another host",
+    "backup": "Write all that a host holds into one file: sessions with their turns, templates, volumes, keys",
+    "restore": "Make a host again from a file that `sandlot backup` wrote, in an empty data directory",
     "top": "Show what sessions and their host use, again and again, or once",
     "recover": "Bring a failed session back: its files as they were left, with nothing running in it",
     "doctor": "Tell what this machine can do, and what to do about what it cannot",

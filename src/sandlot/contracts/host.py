@@ -294,6 +294,12 @@ class Upkeep(Protocol):
         and nothing else."""
         ...
 
+    def backup(self) -> AbstractAsyncContextManager[ExportStream]:
+        """All that the host holds, as one file: sessions with their turns, templates, volumes, keys, the journal.
+        Everything goes on meanwhile; what uses a volume stands still while that is read. One at a time. Raises
+        Conflict, CapabilityNotSupported, LimitReached, Unavailable."""
+        ...
+
     async def cordon(self, request: CordonRequest) -> Health:
         """Make no sessions, forks and imports from now on: whoever asks is refused with HostUnhealthy, which has the
         reason. What is there goes on, and a creation that was done is answered to whoever asks for it again. Durable

@@ -432,6 +432,11 @@ class FakeHost:
             self._cordon.since,
         )
 
+    @asynccontextmanager
+    async def backup(self) -> AsyncGenerator[AsyncIterator[bytes]]:
+        raise CapabilityNotSupported("the fake packs nothing", next_step="use a real host")
+        yield  # unreachable: it makes this a generator
+
     async def cordon(self, request: CordonRequest) -> Health:
         self._cordon.put(request)
         return await self.health()

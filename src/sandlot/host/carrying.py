@@ -51,6 +51,15 @@ async def showing(
             yield entries
 
 
+@asynccontextmanager
+async def closing_in_thread(entries: Generator[Entry]) -> AsyncGenerator[Iterable[Entry]]:
+    """What was read in a thread is closed in one."""
+    try:
+        yield entries
+    finally:
+        await asyncio.to_thread(entries.close)
+
+
 async def step_by_step(steps: Generator[_T], tell: Callable[[list[_T]], None]) -> None:
     """Blocking work in threads, a little at a time; it is closed before this returns."""
     try:

@@ -2,8 +2,9 @@
 
 import itertools
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sandlot.contracts.storage import Storage
@@ -12,11 +13,11 @@ from sandlot.host.archives import manifest as manifests
 from sandlot.host.archives.manifest import Manifest
 from sandlot.host.archives.writing import CALLS, MANIFEST, ArchiveWriter
 from sandlot.host.history import History
-from sandlot.host.journal import CallRow
+from sandlot.host.journal import CallRow, SessionRow
 from sandlot.host.lifecycle import Lifecycle
 from sandlot.host.parts import HostParts
 from sandlot.host.session import Session
-from sandlot.model import Capability, ExportRequest, SandlotError, SessionState, Unavailable, refusal
+from sandlot.model import CallState, Capability, ExportRequest, SandlotError, SessionState, Unavailable, refusal
 
 _STATES = (SessionState.ACTIVE, SessionState.PAUSED, SessionState.FAILED)
 _AHEAD = 8  # pieces that are ready before anyone asked
@@ -30,28 +31,35 @@ class Exporting:
 
     @asynccontextmanager
     async def export(self, request: ExportRequest) -> AsyncGenerator["ExportPieces"]:
-        session = self._lifecycle.find(request.session_id)
-        storage = self._parts.storages[session.row.storage]
         async with AsyncExitStack() as stack:
-            async with AsyncExitStack() as still:
-                await still.enter_async_context(session.gate.shut("an export"))
-                self._check(session)
-                now = await self._hold_now(session, storage, still, stack)
-                rows = tuple(session.snapshots.values())
-                stack.enter_context(storage.holding(*(row.point for row in rows), now))
-                turns = await self._history.turns(request.session_id)
-                mark = manifests.template_mark(session.row.template_path)
-                told = manifests.of_session(session.row, mark, rows, turns)
-                calls = await self._parts.journal.whole_calls(request.session_id)
-                expected = await self._measure(storage, told, now)
-                if now == (session.volume.state if session.volume else ""):
-                    stack.push_async_exit(still.pop_all())  # it stands still until all was read
-            template = Path(session.row.template_path) if session.row.template_path else None
-            pieces = ExportPieces(self._write(storage, template, told, calls, now), expected)
+            held = await self.hold(request.session_id, stack)
+            pieces = ExportPieces(self._whole(held), held.expected_bytes)
             try:
                 yield pieces
             finally:
                 await pieces.close()
+
+    async def hold(self, session_id: str, stack: AsyncExitStack, *, for_backup: bool = False) -> "Held":
+        """A session as it is now, until the stack is left. For a backup it waits for its turn."""
+        session = self._lifecycle.find(session_id)
+        storage = self._parts.storages[session.row.storage]
+        async with AsyncExitStack() as still:
+            gate = session.gate
+            await still.enter_async_context(gate.shut_for_backup() if for_backup else gate.shut("an export"))
+            self._check(session)
+            now = await self._hold_now(session, storage, still, stack)
+            rows = tuple(session.snapshots.values())
+            stack.enter_context(storage.holding(*(row.point for row in rows), now))
+            turns = await self._history.turns(session_id)
+            mark = manifests.template_mark(session.row.template_path)
+            told = manifests.of_session(session.row, mark, rows, turns)
+            newest = await self._parts.journal.last_process_id(session_id)
+            under_way = frozenset(live.ticket.process_id for live in session.running())
+            expected = await self._measure(storage, told, now)
+            if now == (session.volume.state if session.volume else ""):
+                stack.push_async_exit(still.pop_all())  # it stands still until all was read
+        template = Path(session.row.template_path) if session.row.template_path else None
+        return Held(session.row, storage, template, told, newest, under_way, now, expected)
 
     def _check(self, session: Session) -> None:
         row = session.row
@@ -63,16 +71,11 @@ class Exporting:
     async def _hold_now(self, session: Session, storage: Storage, still: AsyncExitStack, stack: AsyncExitStack) -> str:
         """A point of the files as they are, which nobody else knows; where the storage has none, the files themselves,
         while everything in the session stands still."""
-        volume, row = session.volume, session.row
+        volume = session.volume
         assert volume is not None
         has_points = Capability.SNAPSHOTS in storage.capabilities
-        if row.state is SessionState.ACTIVE and not (has_points and storage.is_atomic):
-            group = self._parts.runtimes[row.runtime].group(row.volume)
-            began = time.time()
-            session.hold_calls()
-            still.callback(lambda: session.release_calls(max(0.0, time.time() - began)))
-            still.push_async_callback(group.resume)
-            await group.pause()
+        if not (has_points and storage.is_atomic):
+            await still.enter_async_context(self._frozen(session))
         if not has_points:
             return volume.state
         taken = await storage.snapshot(volume, alone=False)
@@ -80,6 +83,29 @@ class Exporting:
             raise Unavailable(f"the storage {storage.name} cannot show files that are in use")
         stack.push_async_callback(self._release, storage, taken.point)
         return taken.point
+
+    @asynccontextmanager
+    async def still(self, session: Session) -> AsyncGenerator[None]:
+        """Nothing runs in it, and nobody changes what it is."""
+        async with session.gate.shut_for_backup(), self._frozen(session):
+            yield
+
+    @asynccontextmanager
+    async def _frozen(self, session: Session) -> AsyncGenerator[None]:
+        if session.row.state is not SessionState.ACTIVE:
+            yield
+            return
+        group = self._parts.runtimes[session.row.runtime].group(session.row.volume)
+        began = time.time()
+        session.hold_calls()
+        try:
+            try:
+                await group.pause()
+                yield
+            finally:
+                await group.resume()
+        finally:
+            session.release_calls(max(0.0, time.time() - began))
 
     async def _release(self, storage: Storage, point: str) -> None:
         with suppress(SandlotError):
@@ -93,19 +119,46 @@ class Exporting:
             total += await storage.usage(row.point if row else now, base.point if base else "")
         return total
 
-    async def _write(
-        self, storage: Storage, template: Path | None, told: Manifest, calls: Sequence[CallRow], now: str
-    ) -> AsyncGenerator[Iterator[bytes]]:
-        """The file, part by part; each is read in a thread."""
+    async def _whole(self, held: "Held") -> AsyncGenerator[Iterator[bytes]]:
         writer = ArchiveWriter()
-        yield writer.document(MANIFEST, manifests.to_document(told, time.time()))
+        async for part in self.write(writer, held):
+            yield part
+        yield writer.end()
+
+    async def write(self, writer: ArchiveWriter, held: "Held", below: str = "") -> AsyncGenerator[Iterator[bytes]]:
+        """The file, part by part; each is read in a thread. `below`: what its names begin with."""
+        told = held.told
+        yield writer.document(f"{below}{MANIFEST}", manifests.to_document(told, time.time()))
+        calls = await self._parts.journal.whole_calls(told.session_id)
+        calls = [_as_then(call, held) for call in calls if call.process_id <= held.newest]
         for number, document in enumerate(manifests.calls_to_documents(calls), start=1):
-            yield writer.document(f"{CALLS}/{number:04d}.json", document)
+            yield writer.document(f"{below}{CALLS}/{number:04d}.json", document)
         for section, row in told.sections():
             base = carrying.base_of(row, told.snapshots, told.head)
-            async with carrying.showing(storage, template, base, row.point if row else now) as entries:
-                yield writer.section(section, entries)
-        yield writer.end()
+            point = row.point if row else held.now
+            async with carrying.showing(held.storage, held.template, base, point) as entries:
+                yield writer.section(f"{below}{section}", entries)
+
+
+def _as_then(call: CallRow, held: "Held") -> CallRow:
+    """What ran at that moment had not ended, and will not, elsewhere."""
+    if call.process_id not in held.under_way:
+        return call
+    return replace(call, record=replace(call.record, state=CallState.LOST, result=None), output=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One moment of a session."""
+
+    row: SessionRow
+    storage: Storage
+    template: Path | None
+    told: Manifest
+    newest: int  # the last call that there was
+    under_way: frozenset[int]  # calls that ran
+    now: str
+    expected_bytes: int
 
 
 class ExportPieces:

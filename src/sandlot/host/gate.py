@@ -17,6 +17,7 @@ from sandlot.model import (
 )
 
 _PAUSE, RESUMPTION = "a pause", "its resumption"
+_BACKUP = "a backup"
 
 
 class Gate:
@@ -75,7 +76,15 @@ class Gate:
 
         Raises RollbackInProgress, InvalidState, ToolsInFlight when writes do not end in time.
         """
-        with self._claim(what, self._rolling_back if refuse else None):
+        with await self._claim_behind_backup(what, self._rolling_back if refuse else None):
+            await self._wait_for_writers()
+            yield
+
+    @asynccontextmanager
+    async def shut_for_backup(self) -> AsyncGenerator[None]:
+        """It waits for its turn, and who comes meanwhile waits too: nobody in the session has asked for it. Raises
+        DeadlineExceeded, ToolsInFlight, SessionDestroying."""
+        with await self._claim_when_open(_BACKUP, None):
             await self._wait_for_writers()
             yield
 
@@ -89,7 +98,7 @@ class Gate:
     @asynccontextmanager
     async def shut_to_move(self) -> AsyncGenerator[None]:
         """Nobody works in the session, for as long as its files are many. Raises InvalidState, ToolsInFlight."""
-        with self._claim("a move", self._moving):
+        with await self._claim_behind_backup("a move", self._moving):
             await self._wait_for_writers()
             yield
 
@@ -131,6 +140,13 @@ class Gate:
         while self._shut_for:
             late = DeadlineExceeded(f"session {self._session_id}: {self._shut_for} takes long", next_step="try again")
             await self._wait_for_change(give_up, late)
+        return self._claim(what, refusal)
+
+    async def _claim_behind_backup(
+        self, what: str, refusal: Callable[[], SandlotError] | None
+    ) -> AbstractContextManager[None]:
+        if self._shut_for == _BACKUP:
+            return await self._claim_when_open(what, refusal)
         return self._claim(what, refusal)
 
     @contextmanager

@@ -1,14 +1,13 @@
 """A session made from one file, whoever wrote it: whole, or not at all."""
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from sandlot.contracts.runtime import Runtime
+from sandlot.contracts.runtime import MountPlan, Runtime
 from sandlot.contracts.storage import Storage
 from sandlot.host import carrying, failpoints
 from sandlot.host.archives import manifest as manifests
@@ -16,6 +15,7 @@ from sandlot.host.archives.entries import Entry
 from sandlot.host.archives.manifest import Manifest
 from sandlot.host.archives.reading import ArchiveReader, Budget, damaged
 from sandlot.host.choices import Choices, check_wishes, session_capabilities
+from sandlot.host.feed import Feed
 from sandlot.host.history import History, SnapshotRow
 from sandlot.host.journal import CallRow
 from sandlot.host.lifecycle import Lifecycle
@@ -27,7 +27,6 @@ from sandlot.host.vessels import Vessel
 from sandlot.model import (
     Capability,
     CapabilityNotSupported,
-    DeadlineExceeded,
     ImportRequest,
     SandlotError,
     SessionInfo,
@@ -38,8 +37,6 @@ from sandlot.model import (
     limits,
 )
 
-_POLL_S = 0.5
-
 
 class Importing:
     def __init__(self, lifecycle: Lifecycle, parts: HostParts, choices: Choices) -> None:
@@ -48,7 +45,7 @@ class Importing:
         self._choices = choices
         self._history = History(parts.journal)
         self._under_way = UnderWay()
-        self._feeds: set[_Feed] = set()
+        self._feeds: set[Feed] = set()
 
     async def settle(self) -> None:
         """What is not done by now is undone."""
@@ -58,9 +55,9 @@ class Importing:
 
     async def import_session(self, request: ImportRequest, content: AsyncIterable[bytes]) -> SessionInfo:
         """A caller who gives up undoes it."""
-        feed = _Feed(content)
+        feed = Feed(content)
         self._feeds.add(feed)
-        work = self._under_way.begin(self._import(request, feed))
+        work = self._under_way.begin(self.import_from(request, ArchiveReader(feed.read)))
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -71,15 +68,17 @@ class Importing:
         finally:
             self._feeds.discard(feed)
 
-    async def _import(self, request: ImportRequest, feed: "_Feed") -> SessionInfo:
-        reader = ArchiveReader(feed.read)
+    async def import_from(
+        self, request: ImportRequest, reader: ArchiveReader, mounts: tuple[MountPlan, ...] = ()
+    ) -> SessionInfo:
+        """`mounts`: volumes that it is to have. Raises as `import_session` does."""
         told = manifests.from_document(await carrying.in_thread(reader.manifest))
         session_id = request.session_id or told.session_id
         calls = await carrying.in_thread(partial(_calls, reader, session_id))
         storage, runtime, template = place = await self._choose(request, told)
         del runtime
-        wishes = told.wishes.below(template)
-        reader.budget = await _room(storage)
+        wishes = replace(told.wishes.below(template), mounts=mounts)
+        reader.budget = await room_for(storage)
         filling = _Filling(reader, told)
         session: Session | None = None
         try:
@@ -187,40 +186,6 @@ class _Filling:
             yield entries
 
 
-class _Feed:
-    """Pieces that come on the loop, for a thread that waits for them."""
-
-    def __init__(self, content: AsyncIterable[bytes]) -> None:
-        self._pieces = aiter(content)
-        self._loop = asyncio.get_running_loop()
-        self._stopped = False
-
-    def stop(self) -> None:
-        self._stopped = True
-
-    def read(self) -> bytes:
-        """The next one; nothing at the end. Raises DeadlineExceeded, and what the content raises."""
-        coming = asyncio.run_coroutine_threadsafe(self._next(), self._loop)
-        give_up = time.monotonic() + limits.IMPORT_IDLE_S
-        while True:
-            try:
-                return coming.result(_POLL_S)
-            except TimeoutError:
-                if coming.done():
-                    raise
-            if self._stopped or time.monotonic() > give_up:
-                coming.cancel()
-                raise DeadlineExceeded(
-                    f"the rest of the file did not come within {limits.IMPORT_IDLE_S:g} s", limit="import_idle"
-                )
-
-    async def _next(self) -> bytes:
-        while not (piece := await anext(self._pieces, None)):
-            if piece is None:
-                return b""
-        return piece
-
-
 def _calls(reader: ArchiveReader, session_id: str) -> list[CallRow]:
     """Raises InvalidArgument."""
     found = [manifests.call_from_document(session_id, told) for told in reader.calls()]
@@ -230,7 +195,7 @@ def _calls(reader: ArchiveReader, session_id: str) -> list[CallRow]:
     return found
 
 
-async def _room(storage: Storage) -> Budget:
+async def room_for(storage: Storage) -> Budget:
     health = await storage.health()
     free = health.inodes.total - health.inodes.used if health.inodes.total > 0 else limits.IMPORT_ENTRIES_MAX
     return Budget(int(health.space.free_bytes * limits.IMPORT_ROOM), min(limits.IMPORT_ENTRIES_MAX, free))

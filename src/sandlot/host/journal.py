@@ -257,6 +257,12 @@ class Journal:
         told = await self._do(lambda db: [str(row[0]) for row in db.execute(f"PRAGMA quick_check({_PROBLEMS_MAX})")])
         return [] if told == ["ok"] else told
 
+    async def copy_to(self, path: Path) -> None:
+        """As it is now, into a new file. Raises JournalError."""
+        self._flush_now()
+        await self._do(lambda _db: None)  # what was asked for before is in it
+        await asyncio.to_thread(self._writer.copy_to, path)
+
     async def check(self) -> None:
         """Whether it can be written, found out by writing. Raises JournalError."""
         sql = "INSERT OR REPLACE INTO meta VALUES ('checked', ?)"

@@ -123,6 +123,20 @@ class JournalWriter:
             self._tell(self.on_events)
         return bool(written)
 
+    def copy_to(self, path: Path) -> None:
+        """All of it, as it is now, into a new file. What is to be written waits meanwhile. Blocking; raises
+        JournalError."""
+        with self._using, contextlib.closing(sqlite3.connect(path, isolation_level=None)) as target:
+            db = self._db
+            if db is None or self.is_closed:
+                raise JournalError("the journal is closed")
+            try:
+                target.execute("PRAGMA journal_mode = OFF")
+                target.execute("PRAGMA synchronous = OFF")  # it is read and removed
+                db.backup(target)
+            except sqlite3.Error as error:
+                raise JournalError(f"the journal cannot be copied: {error}", next_step="free space") from error
+
     # ---- the thread --------------------------------------------------------------------------------------------
 
     def _tell(self, callback: Callable[..., None], *values: object) -> None:

@@ -135,6 +135,18 @@ class Lockers:
         users = [each.row.session_id for each in self._sessions() if name in map(_locker, each.mounts)]
         return (*users, *self._coming.get(name, ()))
 
+    def files_of(self, name: str) -> Path:
+        return self._folder / name / _FILES
+
+    async def put_back(self, spec: VolumeSpec, created: float, files: Path) -> None:
+        """One that was elsewhere, from its files, which are moved. Raises Conflict, Unavailable."""
+        told = json.dumps({"shared": spec.shared, "created": created})
+        await self._do(lambda: self._make(spec.name, told, files))
+
+    async def plan(self, mount: Mount) -> MountPlan:
+        """What a session has of a volume. Raises NotFound."""
+        return await self._do(lambda: self._plan(mount, None))
+
     # ---- on disk, blocking -------------------------------------------------------------------------------------
 
     async def _do(self, work: Callable[[], _T]) -> _T:
@@ -153,14 +165,17 @@ class Lockers:
             if name.startswith("."):
                 remove_tree(self._folder / name)
 
-    def _make(self, name: str, told: str) -> None:
+    def _make(self, name: str, told: str, files: Path | None = None) -> None:
         self._folder.mkdir(mode=0o700, exist_ok=True)
         half = self._folder / f".new-{secrets.token_hex(8)}"
         try:
             half.mkdir(mode=0o700)
-            (half / _FILES).mkdir()
-            os.chown(half / _FILES, CANONICAL_ID + _USER_ID, CANONICAL_ID + _USER_ID)
-            (half / _FILES).chmod(0o777)  # who of a session may write is the session's own affair
+            if files is None:
+                (half / _FILES).mkdir()
+                os.chown(half / _FILES, CANONICAL_ID + _USER_ID, CANONICAL_ID + _USER_ID)
+                (half / _FILES).chmod(0o777)  # who of a session may write is the session's own affair
+            else:
+                files.rename(half / _FILES)
             (half / _TOLD).write_text(told)
             for path in (half / _TOLD, half / _FILES, half):
                 _sync(path)

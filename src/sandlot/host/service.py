@@ -13,6 +13,7 @@ from sandlot.contracts.tool_stream import ToolStream
 from sandlot.host.admission import Queue
 from sandlot.host.asides import Asides
 from sandlot.host.background import Background
+from sandlot.host.backups import Backups
 from sandlot.host.call_verbs import CallVerbs
 from sandlot.host.choices import Choices, session_capabilities
 from sandlot.host.code_table import ContextTables
@@ -42,6 +43,7 @@ from sandlot.host.process_run import Together
 from sandlot.host.process_table import ProcessTables
 from sandlot.host.process_verbs import ProcessVerbs
 from sandlot.host.recovery import Recovery
+from sandlot.host.restoring import MARK, Restoring, Tell, check_empty, check_finished, mark, wipe
 from sandlot.host.session import Session
 from sandlot.host.sleeping import Sleeping
 from sandlot.host.template_verbs import Templates
@@ -69,6 +71,8 @@ from sandlot.model import (
     PreviewRequest,
     Probe,
     RelabelRequest,
+    Restored,
+    RestoreRequest,
     RollbackRequest,
     SandlotError,
     SessionFilter,
@@ -164,6 +168,7 @@ class SandboxHostService:
         self._moving = Moving(self._lifecycle, parts, self._choices, self._outputs)
         self._exporting = Exporting(self._lifecycle, parts)
         self._importing = Importing(self._lifecycle, parts, self._choices)
+        self.backup = Backups(self._lifecycle, parts, self._exporting, lockers, settings.data).backup
         self._templates = Templates(self._lifecycle, parts)
         self._forks = Forks(self._lifecycle, parts, self._turns, sleeping)
 
@@ -192,9 +197,12 @@ class SandboxHostService:
     async def __aexit__(self, *_exception: object) -> None:
         await self.close()
 
-    async def start(self) -> None:
-        """Take the data directory and everything that lives in it. Raises DataDirectoryHeld, Unavailable."""
+    async def start(self, *, restores: bool = False) -> None:
+        """Take the data directory and everything that lives in it. Raises DataDirectoryHeld, Unavailable, also for what
+        a restore did not finish."""
         data = self._settings.data
+        if not restores:
+            check_finished(data)
         try:
             for folder in (data, data / "run", self._outputs):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -353,6 +361,43 @@ class SandboxHostService:
             await self._parts.keeper.close()
             await self._journal.close()
             self._lock.release()
+
+    async def restore(self, request: RestoreRequest, content: AsyncIterable[bytes], tell: Tell) -> Restored:
+        """Instead of a start: make all that a backup holds, in a data directory without anything in it, and leave. What
+        fails leaves nothing. Raises InvalidState when something is there, and what `Restoring.restore` raises."""
+        data = self._settings.data
+        await asyncio.to_thread(check_empty, data)
+        try:
+            data.mkdir(mode=0o700, parents=True, exist_ok=True)
+            await asyncio.to_thread(mark, data)
+        except OSError as error:
+            raise Unavailable(f"{data} cannot be written: {error.strerror}") from error
+        lockers, pausing = self._lockers, self._pausing
+        restoring = Restoring(self._lifecycle, self._parts, self._choices, self._importing, lockers, pausing, data)
+        try:
+            await self.start(restores=True)
+            restored = await restoring.restore(request, content, tell)
+            await self.close()
+            (data / MARK).unlink()
+        except BaseException:  # undone, then raised again
+            await asyncio.shield(self._undo_restore())
+            raise
+        return restored
+
+    async def undo_restore(self) -> None:
+        """Instead of a start: remove what a restore did not finish, if there is such. Raises Unavailable,
+        DataDirectoryHeld."""
+        if (self._settings.data / MARK).exists():
+            await self.start(restores=True)
+            await self._undo_restore()
+
+    async def _undo_restore(self) -> None:
+        with suppress(SandlotError):
+            for session in self._lifecycle.all():
+                await self._lifecycle.destroy(session.row.session_id)
+        if self in _running:
+            await self.close()
+        await asyncio.to_thread(wipe, self._settings.data)
 
     async def rebuild(self) -> Sequence[SessionInfo]:
         """Sessions that the journal does not know, because it was lost, from what storages noted beside their files.

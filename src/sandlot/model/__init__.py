@@ -1,5 +1,6 @@
 """The nouns: frozen values, pure functions, the error tree, every default limit."""
 
+from sandlot.model.backup import Restored, RestoreRequest
 from sandlot.model.call import (
     CallEvent,
     CallOutput,
@@ -454,6 +455,8 @@ __all__ = [
     "RelabelRequest",
     "Resources",
     "Restart",
+    "RestoreRequest",
+    "Restored",
     "RollbackInProgress",
     "RollbackRequest",
     "SandboxCapabilities",

@@ -45,7 +45,7 @@ from sandlot.model import (
 )
 from sandlot.rpc.asking import Asking
 from sandlot.rpc.convert import from_choice, from_message, to_choice, to_message
-from sandlot.rpc.gen.sandlot.v1 import moving_pb, templates_pb
+from sandlot.rpc.gen.sandlot.v1 import common_pb, moving_pb, templates_pb
 from sandlot.rpc.link import Link
 from sandlot.rpc.messages import AnyMessage
 from sandlot.rpc.remote import RemoteCall, RemoteExport, RemoteTool
@@ -265,6 +265,12 @@ class HostClient:
 
     async def examine(self, *, repair: bool = False) -> Examination:
         return await self._ask.named("ExamineHost", repair=repair)
+
+    @asynccontextmanager
+    async def backup(self) -> AsyncGenerator[RemoteExport]:
+        async with self._ask.stream("BackupHost", common_pb.Nothing()) as (first, incoming):
+            assert isinstance(first, moving_pb.ExportContent)
+            yield RemoteExport(first.expected_bytes, incoming)
 
     async def cordon(self, request: CordonRequest) -> Health:
         return await self._ask.value("CordonHost", request)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from protobuf import Oneof
 
 from sandlot.contracts import CallStream, Host
+from sandlot.contracts.host import ExportStream
 from sandlot.model import (
     CallEvent,
     CallOutput,
@@ -91,6 +92,7 @@ class Streams:
             "Diff": partial(self._batches, host.diff, snapshots_pb.ChangeBatch, "changes"),
             "MoveSession": self.move,
             "ExportSession": self.export,
+            "BackupHost": self.backup,
             "MakeTemplate": self.make_template,
             "StreamEvents": self.events,
             "StreamProcessLogs": self.process_logs,
@@ -217,10 +219,13 @@ class Streams:
 
     async def export(self, asked: moving_pb.ExportRequest) -> AsyncGenerator[AnyMessage]:
         async with self._host.export(from_message(asked)) as stream:
-            yield moving_pb.ExportContent(expected_bytes=stream.expected_bytes)
-            async for piece in stream:
-                for part in pieces(piece):
-                    yield moving_pb.ExportContent(data=part)
+            async for message in _content(stream):
+                yield message
+
+    async def backup(self, _asked: common_pb.Nothing) -> AsyncGenerator[AnyMessage]:
+        async with self._host.backup() as stream:
+            async for message in _content(stream):
+                yield message
 
     async def make_template(self, asked: templates_pb.TemplateMaking) -> AsyncGenerator[AnyMessage]:
         async with self._host.make_template(from_choice(asked)) as told:
@@ -289,3 +294,10 @@ async def _later(stream: Any, skip: int) -> AsyncIterator[Any]:
         at += 1
         if at > skip:
             yield event
+
+
+async def _content(stream: ExportStream) -> AsyncGenerator[AnyMessage]:
+    yield moving_pb.ExportContent(expected_bytes=stream.expected_bytes)
+    async for piece in stream:
+        for part in pieces(piece):
+            yield moving_pb.ExportContent(data=part)

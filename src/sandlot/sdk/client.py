@@ -27,6 +27,7 @@ from sandlot.model import (
     token_of_key,
 )
 from sandlot.sdk.caller import call_back
+from sandlot.sdk.whole_file import write_whole
 
 if TYPE_CHECKING:
     import asyncio
@@ -144,6 +145,16 @@ class Client:
         """The same, for who does not wait on a loop."""
         return self.portal.run(self._examine(repair))
 
+    async def abackup(self, path: str | os.PathLike[str]) -> int:
+        """All that the host holds, as one file of yours: whole, or as it was before. Gives its size in bytes;
+        everything goes on meanwhile. `sandlot restore` makes a host of it. Raises Unavailable, LimitReached,
+        PermissionDenied, and OSError for a file that cannot be written."""
+        return await self.run(self._backup(path))
+
+    def backup(self, path: str | os.PathLike[str]) -> int:
+        """The same, for who does not wait on a loop."""
+        return self.portal.run(self._backup(path))
+
     async def acordon(self, reason: str = "") -> Health:
         """The host makes no sessions from now on, also after a restart, and tells the reason to whoever asks for one.
         Sessions that are there go on. Raises InvalidArgument, Unavailable, PermissionDenied."""
@@ -213,6 +224,10 @@ class Client:
 
     async def _examine(self, repair: bool) -> Examination:
         return await (await self.host()).examine(repair=repair)
+
+    async def _backup(self, path: str | os.PathLike[str]) -> int:
+        async with (await self.host()).backup() as stream:
+            return await write_whole(stream, path)
 
     async def _cordon(self, request: CordonRequest) -> Health:
         return await (await self.host()).cordon(request)

@@ -2,6 +2,7 @@
 
 import os
 import secrets
+from collections.abc import AsyncIterable
 from pathlib import Path
 
 from sandlot.contracts import Host
@@ -41,16 +42,21 @@ class WholeFile:
         self._partial.unlink(missing_ok=True)
 
 
-async def export_to(host: Host, session_id: str, path: str | os.PathLike[str]) -> int:
-    """A session as one file; gives its size."""
+async def write_whole(pieces: AsyncIterable[bytes], path: str | os.PathLike[str]) -> int:
+    """Gives its size. Raises OSError, and what the pieces raise."""
     size = 0
     file: WholeFile = await call_blocking(WholeFile, path)
     try:
-        async with host.export(ExportRequest(session_id)) as stream:
-            async for piece in stream:
-                await call_blocking(file.write, piece)
-                size += len(piece)
+        async for piece in pieces:
+            await call_blocking(file.write, piece)
+            size += len(piece)
         await call_blocking(file.commit)
     finally:
         file.__exit__()
     return size
+
+
+async def export_to(host: Host, session_id: str, path: str | os.PathLike[str]) -> int:
+    """A session as one file; gives its size."""
+    async with host.export(ExportRequest(session_id)) as stream:
+        return await write_whole(stream, path)

@@ -30,7 +30,7 @@ _OF_TENANT: Final = "create_volume"
 _OWN: Final = "create list fork import_session health events get_volume remove_volume list_volumes all_metrics"
 _OPEN: Final = "capabilities tools list_templates get_template"
 _OPERATOR: Final = """
-    make_template tag_template remove_template warm_template prune_templates examine host_metrics cordon
+    make_template tag_template remove_template warm_template prune_templates examine host_metrics cordon backup
     uncordon
 """
 

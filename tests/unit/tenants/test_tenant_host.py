@@ -175,11 +175,10 @@ async def test_a_key_that_may_look_changes_nothing(two: Two) -> None:
 
 
 async def test_what_is_the_operators_is_refused(two: Two) -> None:
-    for verb in [
-        verb for verb, rule in RULES.items() if rule is Rule.OPERATOR and verb in VERBS and verb != "make_template"
-    ]:
+    for verb in [verb for verb, rule in RULES.items() if rule is Rule.OPERATOR and verb in VERBS]:
+        asked = getattr(two.a, verb)("x")
         with pytest.raises(PermissionDenied):
-            await getattr(two.a, verb)("x")
+            await (asked if inspect.isawaitable(asked) else asked.__aenter__())
     with pytest.raises(PermissionDenied):
         async with two.a.make_template(cast("Any", None)):
             pass

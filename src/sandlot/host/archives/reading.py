@@ -123,16 +123,30 @@ class ArchiveReader:
         self._before = self._bytes.digest.copy()  # of all that stands before the next one
         self._members = 0
         self._documents_bytes = 0
+        self._part = b""  # of an archive that holds several: what stands before the names of its members
         self.budget: Budget | None = None
+
+    def enter(self, part: str) -> bool:
+        """One of several in this archive: names are below it from now on. False when it is not what comes next."""
+        found = self._peek().path.startswith(part.encode() + b"/")
+        if found:
+            self._part, self._documents_bytes = part.encode() + b"/", 0
+        return found
+
+    def leave(self) -> None:
+        """Nothing of the part is left. Raises InvalidArgument."""
+        if self._part and self._peek().path.startswith(self._part):
+            raise damaged(f"{_shown(self._peek().path)} is not expected")
+        self._part, self._documents_bytes = b"", 0
 
     def manifest(self) -> Mapping[str, object]:
         member = self._peek()
-        if member.path != MANIFEST.encode():
+        if member.path != self._part + MANIFEST.encode():
             raise damaged("it does not begin with a manifest")
         return self._document()
 
     def calls(self) -> Iterator[Mapping[str, object]]:
-        while self._peek().path.startswith(CALLS.encode() + b"/"):
+        while self._peek().path.startswith(self._part + CALLS.encode() + b"/"):
             listed = self._document().get("calls")
             if not isinstance(listed, list):
                 raise damaged("its calls are no list")
@@ -142,8 +156,9 @@ class ArchiveReader:
     def section(self, name: str) -> Generator[Entry]:
         """What is asked for next may only be asked for when all of it was."""
         last: list[str] | None = None
-        while (member := self._peek()).path.startswith(name.encode() + b"/"):
-            entry = self._entry(name.encode(), member)
+        place = self._part + name.encode()
+        while (member := self._peek()).path.startswith(place + b"/"):
+            entry = self._entry(place, member)
             parts = entry.path.rstrip("/").split("/")
             if last is None and entry.path != "/":
                 raise damaged("a point does not begin with its root")
@@ -160,7 +175,10 @@ class ArchiveReader:
             raise damaged(f"{name} is missing")
 
     def end(self) -> None:
-        """Raises InvalidArgument when the file is not what was written."""
+        """Raises InvalidArgument when the file is not what was written. Of a part: when more of it follows."""
+        if self._part:
+            self.leave()
+            return
         member = self._peek()
         digest, members = self._before.hexdigest(), self._members
         if member.path != END.encode():

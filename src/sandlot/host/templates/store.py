@@ -8,6 +8,7 @@ from pathlib import Path
 from sandlot.host.templates.builtin import ROOT, TemplateBuildError, build, fingerprint
 from sandlot.host.templates.library import Kept, Library
 from sandlot.host.templates.making import Maker
+from sandlot.host.templates.metadata import Metadata
 from sandlot.host.templates.pulling import Puller
 from sandlot.model import (
     BUILTIN,
@@ -78,6 +79,27 @@ class TemplateStore:
     def kept_at(self, path: str) -> Kept | None:
         """One that was made here."""
         return self._library.at(path)
+
+    def kept_of(self, digest: str) -> Kept | None:
+        return next((kept for kept in self._library.all() if kept.metadata.digest == digest), None)
+
+    def all_kept(self) -> "Sequence[tuple[Kept, tuple[str, ...]]]":
+        """With their names."""
+        return [(kept, self._library.names_of(kept.metadata.digest)) for kept in self._library.all()]
+
+    def put_back(self, root: Path, told: Metadata, names: Sequence[str]) -> Kept:
+        """One that was made elsewhere, from its files, which are moved. Blocking; raises OSError."""
+        partial = self._library.begin()
+        try:
+            (partial / "root").rmdir()
+            root.rename(partial / "root")
+            kept = self._library.publish(partial, told, "")
+        except BaseException:  # given up, then raised again
+            self._library.give_up(partial)
+            raise
+        for name in names:
+            self._library.name(kept, name)
+        return kept
 
     def _make_builtin(self) -> Template:
         mark = fingerprint()
