@@ -77,8 +77,10 @@ async def backup(host: SandboxHostService) -> bytes:
 
 
 async def restore(settings: Settings, data: bytes, **wishes: Any) -> Restored:
-    return await build(settings).restore(
-        RestoreRequest(**wishes), pieces(data, 1 << 20), lambda _what, _count, _of: None
+    return (
+        await build(settings)
+        .restores()
+        .restore(RestoreRequest(**wishes), pieces(data, 1 << 20), lambda _what, _count, _of: None)
     )
 
 

@@ -31,6 +31,18 @@ from sandlot.model import (
 _RETRY_S = 0.05
 
 
+class Restores(Protocol):
+    """What makes a host of a backup, instead of a start."""
+
+    async def restore(
+        self, request: RestoreRequest, content: AsyncIterable[bytes], tell: Callable[[str, int, int], None]
+    ) -> Restored: ...
+
+    async def undo(self) -> None:
+        """What one that was killed has left."""
+        ...
+
+
 class Engine(Host, Protocol):
     """A host in this process; it can also tell what its parts say of the machine."""
 
@@ -40,11 +52,7 @@ class Engine(Host, Protocol):
 
     async def examine_alone(self, *, repair: bool = False) -> Examination: ...
 
-    async def restore(
-        self, request: RestoreRequest, content: AsyncIterable[bytes], tell: Callable[[str, int, int], None]
-    ) -> Restored: ...
-
-    async def undo_restore(self) -> None: ...
+    def restores(self) -> Restores: ...
 
     async def rebuild(self) -> Sequence[SessionInfo]: ...
 

@@ -1,9 +1,11 @@
 """A file that is given to a verb, read piece by piece."""
 
 import asyncio
+import os
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from sandlot.model import InvalidArgument
@@ -17,7 +19,7 @@ class GivenFile:
     def __init__(self, path: str, stack: ExitStack) -> None:
         self.done = 0
         self.size: int | None = None  # where it is known
-        self._read: Callable[[int], bytes] = sys.stdin.buffer.read1
+        self._read: Callable[[int], bytes] = partial(os.read, sys.stdin.fileno())
         if path != "-":
             try:
                 self._read = stack.enter_context(Path(path).open("rb")).read  # noqa: SIM115 - the stack closes it

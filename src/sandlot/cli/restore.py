@@ -44,9 +44,9 @@ async def run(context: Context) -> int:
         def far() -> Far:
             return Far(given.done, given.size, f"{step}{pace(given.done, given.size, began)}")
 
-        await build(context.settings, context.progress).undo_restore()
+        await build(context.settings, context.progress).restores().undo()
         async with progress.following("restoring", far, quiet=screen.as_json):
-            restored = await build(context.settings, context.progress).restore(request, given.pieces(), tell)
+            restored = await build(context.settings, context.progress).restores().restore(request, given.pieces(), tell)
     if screen.as_json:
         screen.json(dataclasses.asdict(restored))
         return 0

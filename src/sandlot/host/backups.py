@@ -44,12 +44,10 @@ _Step = Iterator[bytes]
 
 
 class Backups:
-    def __init__(
-        self, lifecycle: Lifecycle, parts: HostParts, exporting: Exporting, lockers: Lockers, data: Path
-    ) -> None:
+    def __init__(self, lifecycle: Lifecycle, parts: HostParts, lockers: Lockers, data: Path) -> None:
         self._lifecycle = lifecycle
         self._parts = parts
-        self._exporting = exporting
+        self.exporting = Exporting(lifecycle, parts)
         self._lockers = lockers
         self._data = data
         self._is_busy = False
@@ -97,7 +95,7 @@ class Backups:
         """None when there is nothing to be held, and it is said why."""
         async with AsyncExitStack() as own:
             try:
-                held = await self._exporting.hold(session.row.session_id, own, for_backup=True)
+                held = await self.exporting.hold(session.row.session_id, own, for_backup=True)
             except (SessionNotFound, SessionDestroying):
                 return None  # it ended meanwhile
             except SandlotError as error:
@@ -137,7 +135,7 @@ class Backups:
         for part in whole.sessions:
             async with AsyncExitStack() as own:
                 if (held := await self._held(part.session_id, own, begun)) is not None:
-                    async for step in self._exporting.write(writer, held, f"{part.section}/"):
+                    async for step in self.exporting.write(writer, held, f"{part.section}/"):
                         yield step
         yield writer.end()
 
@@ -184,7 +182,7 @@ class Backups:
         async with AsyncExitStack() as stack:
             for session in self._lifecycle.all():
                 if any(plan.source == volume and not plan.is_of_host for plan in session.mounts):
-                    await stack.enter_async_context(self._exporting.still(session))
+                    await stack.enter_async_context(self.exporting.still(session))
             yield
 
 

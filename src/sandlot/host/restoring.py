@@ -34,7 +34,6 @@ from sandlot.model import (
     CapabilityNotSupported,
     ImportRequest,
     InvalidArgument,
-    InvalidState,
     NotFound,
     PauseRequest,
     Restored,
@@ -42,48 +41,13 @@ from sandlot.model import (
     SandlotError,
     SessionState,
     TemplateNotFound,
-    Unavailable,
     VolumeSpec,
     limits,
     split_name,
 )
 
-MARK = "restore.unfinished"
-_KEPT = frozenset({"templates", "lost+found"})  # a cache that is made anew, and what a disk has by itself
 _SCRATCH = "restoring"
-_NEXT = "restore again into the same data directory; what is half there is removed first"
 Tell = Callable[[str, int, int], None]  # what is being done, how many are, of how many
-
-
-def check_finished(data: Path) -> None:
-    """Raises Unavailable: a host that is half there is none."""
-    if (data / MARK).exists():
-        raise Unavailable(f"{data} holds what a restore did not finish", next_step=_NEXT)
-
-
-def check_empty(data: Path) -> None:
-    """Blocking. Raises InvalidState."""
-    found = sorted(set(os.listdir(data)) - _KEPT) if data.is_dir() else []
-    if found:
-        raise InvalidState(
-            f"{data} is not empty: it has {', '.join(found[:5])}",
-            next_step="restore into a data directory that nothing is in, with --data-dir",
-        )
-
-
-def mark(data: Path) -> None:
-    fd = os.open(data / MARK, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def wipe(data: Path) -> None:
-    """What a restore has made. The mark goes last. Blocking; raises OSError."""
-    for name in set(os.listdir(data)) - _KEPT - {MARK}:
-        remove_tree(data / name)
-    (data / MARK).unlink(missing_ok=True)
 
 
 class Restoring:
@@ -97,7 +61,6 @@ class Restoring:
         importing: Importing,
         lockers: Lockers,
         pausing: Pausing,
-        data: Path,
     ) -> None:
         self._lifecycle = lifecycle
         self._parts = parts
@@ -105,12 +68,12 @@ class Restoring:
         self._importing = importing
         self._lockers = lockers
         self._pausing = pausing
-        self._data = data
-        self._scratch = data / _SCRATCH
+        self._data = self._scratch = Path()
 
-    async def restore(self, request: RestoreRequest, content: AsyncIterable[bytes], tell: Tell) -> Restored:
+    async def restore(self, data: Path, request: RestoreRequest, content: AsyncIterable[bytes], tell: Tell) -> Restored:
         """Raises InvalidArgument for what is no whole backup, TemplateNotFound, LimitReached when there is no room,
         Unavailable, and what the content raises. Then what is there is to be removed."""
+        self._data, self._scratch = data, data / _SCRATCH
         feed = Feed(content)
         reader = ArchiveReader(feed.read)
         try:

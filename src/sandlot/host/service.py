@@ -21,7 +21,6 @@ from sandlot.host.code_verbs import CodeVerbs
 from sandlot.host.duties import Duties
 from sandlot.host.events import Events
 from sandlot.host.examining import Examiner
-from sandlot.host.exporting import Exporting
 from sandlot.host.exposing import Exposures
 from sandlot.host.file_verbs import FileVerbs
 from sandlot.host.forks import Forks
@@ -43,7 +42,8 @@ from sandlot.host.process_run import Together
 from sandlot.host.process_table import ProcessTables
 from sandlot.host.process_verbs import ProcessVerbs
 from sandlot.host.recovery import Recovery
-from sandlot.host.restoring import MARK, Restoring, Tell, check_empty, check_finished, mark, wipe
+from sandlot.host.restores import Restores, check_finished
+from sandlot.host.restoring import Restoring
 from sandlot.host.session import Session
 from sandlot.host.sleeping import Sleeping
 from sandlot.host.template_verbs import Templates
@@ -71,8 +71,6 @@ from sandlot.model import (
     PreviewRequest,
     Probe,
     RelabelRequest,
-    Restored,
-    RestoreRequest,
     RollbackRequest,
     SandlotError,
     SessionFilter,
@@ -166,9 +164,8 @@ class SandboxHostService:
         )
         self.tools, self.cancel_tool, self.add_tools = tools.catalogue, tools.cancel, tools.add
         self._moving = Moving(self._lifecycle, parts, self._choices, self._outputs)
-        self._exporting = Exporting(self._lifecycle, parts)
+        self._backups = Backups(self._lifecycle, parts, lockers, settings.data)
         self._importing = Importing(self._lifecycle, parts, self._choices)
-        self.backup = Backups(self._lifecycle, parts, self._exporting, lockers, settings.data).backup
         self._templates = Templates(self._lifecycle, parts)
         self._forks = Forks(self._lifecycle, parts, self._turns, sleeping)
 
@@ -362,42 +359,10 @@ class SandboxHostService:
             await self._journal.close()
             self._lock.release()
 
-    async def restore(self, request: RestoreRequest, content: AsyncIterable[bytes], tell: Tell) -> Restored:
-        """Instead of a start: make all that a backup holds, in a data directory without anything in it, and leave. What
-        fails leaves nothing. Raises InvalidState when something is there, and what `Restoring.restore` raises."""
-        data = self._settings.data
-        await asyncio.to_thread(check_empty, data)
-        try:
-            data.mkdir(mode=0o700, parents=True, exist_ok=True)
-            await asyncio.to_thread(mark, data)
-        except OSError as error:
-            raise Unavailable(f"{data} cannot be written: {error.strerror}") from error
-        lockers, pausing = self._lockers, self._pausing
-        restoring = Restoring(self._lifecycle, self._parts, self._choices, self._importing, lockers, pausing, data)
-        try:
-            await self.start(restores=True)
-            restored = await restoring.restore(request, content, tell)
-            await self.close()
-            (data / MARK).unlink()
-        except BaseException:  # undone, then raised again
-            await asyncio.shield(self._undo_restore())
-            raise
-        return restored
-
-    async def undo_restore(self) -> None:
-        """Instead of a start: remove what a restore did not finish, if there is such. Raises Unavailable,
-        DataDirectoryHeld."""
-        if (self._settings.data / MARK).exists():
-            await self.start(restores=True)
-            await self._undo_restore()
-
-    async def _undo_restore(self) -> None:
-        with suppress(SandlotError):
-            for session in self._lifecycle.all():
-                await self._lifecycle.destroy(session.row.session_id)
-        if self in _running:
-            await self.close()
-        await asyncio.to_thread(wipe, self._settings.data)
+    def restores(self) -> Restores:
+        """Instead of a start: what makes a host of a backup, and removes what such a one did not finish."""
+        into = Restoring(self._lifecycle, self._parts, self._choices, self._importing, self._lockers, self._pausing)
+        return Restores(self._settings.data, self, self._lifecycle, into)
 
     async def rebuild(self) -> Sequence[SessionInfo]:
         """Sessions that the journal does not know, because it was lost, from what storages noted beside their files.
@@ -491,7 +456,12 @@ class SandboxHostService:
 
     @asynccontextmanager
     async def export(self, request: ExportRequest) -> AsyncGenerator[ExportStream]:
-        async with self._exporting.export(request) as stream:
+        async with self._backups.exporting.export(request) as stream:
+            yield stream
+
+    @asynccontextmanager
+    async def backup(self) -> AsyncGenerator[ExportStream]:
+        async with self._backups.backup() as stream:
             yield stream
 
     async def import_session(self, request: ImportRequest, content: AsyncIterable[bytes]) -> SessionInfo:
