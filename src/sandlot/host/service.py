@@ -78,16 +78,11 @@ from sandlot.model import (
     SessionPage,
     SessionSpec,
     SessionState,
-    Snapshot,
-    SnapshotRequest,
     TemplateEvent,
     TemplateInfo,
     TemplateRequest,
     ToolRequest,
-    Turn,
-    TurnRequest,
     Unavailable,
-    check_id,
 )
 
 _CLOSE_PATIENCE_S = 5.0
@@ -137,6 +132,9 @@ class SandboxHostService:
         self._turns = Turns(
             self._lifecycle, parts, self._background, sleeping, settings.turns_kept, settings.snapshot_prefix
         )
+        self.create_snapshot, self.list_snapshots = self._turns.create_snapshot, self._turns.list_snapshots
+        self.delete_snapshot, self.turns = self._turns.delete_snapshot, self._turns.turns
+        self.turn_complete = self._turns.turn_complete
         asked = (self._lifecycle.find, self._duties.ready, self._lifecycle.check_open)
         calls = CallVerbs(*asked, parts.journal, self._turns)
         self.call, self.attach, self.calls = calls.call, calls.attach, calls.calls
@@ -407,21 +405,6 @@ class SandboxHostService:
             yield stream
 
     # ---- snapshots and turns -----------------------------------------------------------------------------------
-
-    async def create_snapshot(self, request: SnapshotRequest) -> Snapshot:
-        return await self._turns.create_snapshot(request)
-
-    async def list_snapshots(self, session_id: str) -> Sequence[Snapshot]:
-        return await self._turns.list_snapshots(session_id)
-
-    async def delete_snapshot(self, session_id: str, name: str) -> None:
-        await self._turns.delete_snapshot(session_id, check_id("snapshot", name))
-
-    async def turn_complete(self, request: TurnRequest) -> Turn:
-        return await self._turns.turn_complete(request)
-
-    async def turns(self, session_id: str) -> Sequence[Turn]:
-        return await self._turns.turns(session_id)
 
     @asynccontextmanager
     async def diff(self, request: DiffRequest) -> AsyncGenerator[AsyncIterator[Sequence[Change]]]:

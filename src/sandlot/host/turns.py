@@ -47,6 +47,7 @@ from sandlot.model import (
     Unavailable,
     call_snapshot,
     check_given_name,
+    check_id,
     limits,
     refusal,
     turn_snapshot,
@@ -129,7 +130,7 @@ class Turns:
         return [row.told(await self._space(session, row.name)) for row in tuple(session.snapshots.values())]
 
     async def delete_snapshot(self, session_id: str, name: str) -> None:
-        await self.under_way.unbroken(self._delete_snapshot(session_id, name))
+        await self.under_way.unbroken(self._delete_snapshot(session_id, check_id("snapshot", name)))
 
     async def _delete_snapshot(self, session_id: str, name: str) -> None:
         session = self._lifecycle.find(session_id)
