@@ -132,9 +132,6 @@ class SandboxHostService:
         self._turns = Turns(
             self._lifecycle, parts, self._background, sleeping, settings.turns_kept, settings.snapshot_prefix
         )
-        self.create_snapshot, self.list_snapshots = self._turns.create_snapshot, self._turns.list_snapshots
-        self.delete_snapshot, self.turns = self._turns.delete_snapshot, self._turns.turns
-        self.turn_complete = self._turns.turn_complete
         asked = (self._lifecycle.find, self._duties.ready, self._lifecycle.check_open)
         calls = CallVerbs(*asked, parts.journal, self._turns)
         self.call, self.attach, self.calls = calls.call, calls.attach, calls.calls
@@ -146,7 +143,7 @@ class SandboxHostService:
         lines = Lines(*asked, parts.runtimes)
         self._exposures = Exposures(rows, self._background, settings.advertise_address, lines)
         self._exposures.follow(self._processes)
-        self._add_code(contexts := ContextTables(self._background), CodeVerbs(*asked, contexts))
+        self._hand_on(contexts := ContextTables(self._background), CodeVerbs(*asked, contexts))
         processes = ProcessVerbs(*asked, self._processes, rows, self._exposures)
         self.launch_process, self.list_processes = processes.launch_process, processes.list_processes
         self.process_status, self.process_logs = processes.process_status, processes.process_logs
@@ -173,12 +170,15 @@ class SandboxHostService:
         self._exposures.attach(session, table)
         session.processes = Together(self._contexts.attach(session), table)
 
-    def _add_code(self, contexts: ContextTables, code: CodeVerbs) -> None:
+    def _hand_on(self, contexts: ContextTables, code: CodeVerbs) -> None:
         self._contexts, self._lifecycle.on_session = contexts, self._attach
         self.create_context, self.contexts = code.create_context, code.contexts
         self.interrupt_context, self.restart_context = code.interrupt_context, code.restart_context
         self.delete_context = code.delete_context
         self.run_code, self.attach_code = code.run_code, code.attach_code
+        self.create_snapshot, self.list_snapshots = self._turns.create_snapshot, self._turns.list_snapshots
+        self.delete_snapshot, self.turns = self._turns.delete_snapshot, self._turns.turns
+        self.turn_complete = self._turns.turn_complete
 
     def _is_changing(self) -> bool:
         return self._lifecycle.is_changing() or self._lockers.is_changing() or self._templates.is_changing()
