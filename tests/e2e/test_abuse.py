@@ -210,7 +210,6 @@ async def test_users_and_directories(host: SandboxHostService, session: str) -> 
         ({"resources": Resources(pids=5), "runtime": "none"}, CapabilityNotSupported),
         ({"network": NetworkPolicy(NetworkMode.ALLOW_LIST, ("example.org",))}, CapabilityNotSupported),
         ({"secrets": {"A": "b"}}, CapabilityNotSupported),
-        ({"ports": (80,)}, CapabilityNotSupported),
         ({"snapshot": "s"}, InvalidArgument),
         ({"snapshot": "nobody/1"}, SessionNotFound),
         ({"runtime": "none", "user": "root"}, CapabilityNotSupported),

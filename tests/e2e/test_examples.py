@@ -12,6 +12,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 ENDS = {
     "agent_loop.py": '== turn 3 is kept\n\ndef add(a, b):\n    """The sum."""\n    return a + b\n\n',
     "notebook.py": "[3] error 'three' is not in list\n[4] ok 3.15\nlargest 3.4\n",
+    "web_app.py": "<h1>second</h1>\n200 2 processes, one of them alive\nstopped, and nothing is left\n",
     "orchestrator.py": "fail: exit code 3\nthe answer is 45\nrefused: start_failed\nnothing is left\n",
 }
 

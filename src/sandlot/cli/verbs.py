@@ -15,6 +15,12 @@ VERBS: Mapping[str, str] = {
     "tool": "Call the tools that models call: list them, call one in a session, or cancel a call",
     "files": "Work at the files of a session without running a command in it",
     "attach": "Come back to a terminal, or follow a command that was left running, from its first byte to its end",
+    "launch": "Begin a process: a program with a name that goes on by itself, and is told by `ps`, `logs` and `stop`",
+    "ps": "List the processes of a session, or tell all about one",
+    "logs": "Show what a process has printed, and go on with -f until it has ended",
+    "stop": "End a process of a session and all that descends from it, or send it a signal; `kill` destroys sessions",
+    "expose": "Give a port of a session an address on the host, list them, or take one away with --off",
+    "forward": "Bring a port of a session to this machine, until you interrupt it",
     "turn": "Close a turn: a snapshot of all files, and the record of what was done since the last one",
     "turns": "List the turns of a session: their calls, and what changed",
     "log": "Show the history of a session as a tree: turns and snapshots, branches, and where its files are now",
@@ -54,7 +60,7 @@ VERBS: Mapping[str, str] = {
     "demo": "Show a sandbox at work, step by step, with times",
     "completion": "Print a script that lets a shell complete verbs, options and session ids",
 }
-TAKE_COMMAND = ("run", "exec", "shell")  # behind `--`
+TAKE_COMMAND = ("run", "exec", "shell", "launch")  # behind `--`
 TAKE_WORDS = ("run", "exec")  # also without `--`: the first word that is not ours begins the command
 
 

@@ -1,11 +1,13 @@
 """Short words for what checks of ports do."""
 
 import asyncio
+import secrets
+import socket
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from sandlot.conformance.checks import Stage
+from sandlot.conformance.checks import Broken, Stage
 from sandlot.conformance.process_stage import until_ready
 from sandlot.contracts.ports import PortStream
 from sandlot.model import Process, ProcessSpec, Ready, ReadyKind
@@ -52,6 +54,16 @@ while True:
         pass
 """
 _ENDS = b"<end>"
+
+
+def a_port() -> int:
+    """One that nobody has: a runtime without isolation shares those of its machine. Below those that the kernel gives
+    to connections."""
+    for _ in range(100):
+        port = 10_000 + secrets.randbelow(20_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise Broken("this machine has no free port")
 
 
 async def serve(

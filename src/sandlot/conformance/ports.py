@@ -8,6 +8,7 @@ from sandlot.conformance.checks import Broken, Check, Outcome, Stage, conform, e
 from sandlot.conformance.file_stage import refused
 from sandlot.conformance.port_stage import (
     Line,
+    a_port,
     dialled,
     echoed,
     is_turned_away,
@@ -37,14 +38,9 @@ from sandlot.model import (
 )
 
 _DEADLINE_S = 60.0
-_PORTS = (7001, 7999)  # on a machine that sessions share, others may be there
 _AT_ONCE = 20
 _MUCH = 8 << 20
 _LOOKS, _LOOK_S = 200, 0.05
-
-
-def a_port() -> int:
-    return _PORTS[0] + secrets.randbelow(_PORTS[1] - _PORTS[0])
 
 
 # ---- connections ---------------------------------------------------------------------------------------------------
@@ -205,11 +201,11 @@ async def an_exposed_port_is_reached(stage: Stage) -> None:
 
 async def a_session_is_made_with_ports(stage: Stage) -> None:
     """They are exposed when it is there."""
-    port = a_port()
-    other = await stage.another(ports=(port, port + 1))
+    ports = sorted((a_port(), a_port()))
+    other = await stage.another(ports=tuple(ports))
     told = await stage.host.list_ports(other.session.session_id)
-    equal([(each.port, bool(each.address)) for each in told], [(port, True), (port + 1, True)])
-    await serve(other, port)
+    equal([(each.port, bool(each.address)) for each in told], [(port, True) for port in ports])
+    await serve(other, ports[0])
     async with dialled(told[0].address) as line:
         equal(await echoed(line, b"made"), b"made")
 
@@ -223,14 +219,14 @@ async def where_nobody_listens_connections_end(stage: Stage) -> None:
 
 async def a_port_of_the_host_can_be_chosen(stage: Stage) -> None:
     """One that is taken is a Conflict, and nothing is exposed by it."""
-    session_id, port = stage.session.session_id, a_port()
+    session_id, port, other = stage.session.session_id, a_port(), a_port()
     first = await stage.host.expose_port(ExposeRequest(session_id, port))
     host_port = int(first.address.rpartition(":")[2])
-    await refused(stage.host.expose_port(ExposeRequest(session_id, port + 1, host_port)), Conflict)
+    await refused(stage.host.expose_port(ExposeRequest(session_id, other, host_port)), Conflict)
     equal([each.port for each in await stage.host.list_ports(session_id)], [port])
     await stage.host.unexpose_port(session_id, port)
-    again = await stage.host.expose_port(ExposeRequest(session_id, port + 1, host_port))
-    equal((again.port, again.address), (port + 1, first.address))
+    again = await stage.host.expose_port(ExposeRequest(session_id, other, host_port))
+    equal((again.port, again.address), (other, first.address))
 
 
 async def what_is_unexposed_is_reached_no_more(stage: Stage) -> None:
@@ -301,11 +297,11 @@ async def a_process_has_an_address(stage: Stage) -> None:
 
 async def a_port_is_of_one_process(stage: Stage) -> None:
     """A second one that asks for it is refused, and so is one whose port someone in the session listens on already."""
-    port = a_port()
+    port, other = a_port(), a_port()
     await serve(stage, port, own_port=True)
     await refused(launch(stage, *FOREVER, port=port, process_id="late"), Conflict)
-    await serve(stage, port + 1)  # by a program that does not have it as its port
-    await refused(launch(stage, *FOREVER, port=port + 1, process_id="late"), Conflict)
+    await serve(stage, other)  # by a program that does not have it as its port
+    await refused(launch(stage, *FOREVER, port=other, process_id="late"), Conflict)
     await refused(status(stage, "late"), ProcessNotFound)
     equal([each.port for each in await stage.host.list_ports(stage.session.session_id)], [port])
 

@@ -40,6 +40,7 @@ from sandlot.model import (
     TreeTally,
     Turn,
     TurnRequest,
+    address_to_url,
     check_session_id,
     limits,
 )
@@ -49,7 +50,10 @@ from sandlot.sdk.code import AsyncCode, OnError, OnResult
 from sandlot.sdk.code_results import Execution
 from sandlot.sdk.commands import AsyncCommands, OnOutput
 from sandlot.sdk.content import Readable, pieces_of
+from sandlot.sdk.events import events_of
 from sandlot.sdk.files import AsyncFiles
+from sandlot.sdk.ports import AsyncPorts
+from sandlot.sdk.processes import AsyncProcesses
 from sandlot.sdk.pty import AsyncTerminals
 from sandlot.sdk.tools import AsyncTools
 from sandlot.sdk.whole_file import export_to
@@ -74,6 +78,8 @@ class AsyncSandbox:
         self._files = AsyncFiles(self._client, id)
         self._tools = AsyncTools(self._client, id)
         self._pty = AsyncTerminals(self._client, id)
+        self._processes = AsyncProcesses(self._client, id)
+        self._ports = AsyncPorts(self._client, id)
         self._code = AsyncCode(self._client, id)
 
     @property
@@ -99,6 +105,18 @@ class AsyncSandbox:
     @property
     def pty(self) -> AsyncTerminals:
         return self._pty
+
+    @property
+    def processes(self) -> AsyncProcesses:
+        return self._processes
+
+    @property
+    def ports(self) -> AsyncPorts:
+        return self._ports
+
+    async def url(self, port: int, scheme: str = "http") -> str:
+        """Where a port of it is reached from outside; it is exposed when it was not. Raises as `ports.expose` does."""
+        return address_to_url((await self._ports.expose(port)).address, scheme)
 
     @property
     def code(self) -> AsyncCode:
@@ -260,11 +278,11 @@ class AsyncSandbox:
         """What has happened to all sandboxes, oldest first: behind the event with the offset `after`, or all that is
         kept. With `follow` it waits for more. An event of the kind `gap` says that some are missing."""
         client = client or default_client()
-        return iterate(client, _events(client, EventFilter(after, None, follow)))
+        return iterate(client, events_of(client, EventFilter(after, None, follow)))
 
     def events(self, *, after: int | None = None, follow: bool = False) -> AsyncGenerator[Event]:
         """The same of this one, also when it is gone."""
-        return iterate(self._client, _events(self._client, EventFilter(after, self._id, follow)))
+        return iterate(self._client, events_of(self._client, EventFilter(after, self._id, follow)))
 
     @in_portal
     async def info(self) -> SessionInfo:
@@ -479,9 +497,3 @@ def _start(upload: str | os.PathLike[str] | None, git: str | None, request_id: s
     start: Workspace = registry.load("sdk", "workspace")(upload=upload and os.fspath(upload), git=git)
     start.check()
     return start
-
-
-async def _events(client: Client, request: EventFilter) -> AsyncGenerator[Event]:
-    async with (await client.host()).events(request) as events:
-        async for event in events:
-            yield event

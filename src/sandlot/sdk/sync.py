@@ -12,8 +12,10 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from contextlib import AsyncExitStack
 from typing import Any, Literal, Self, TypeVar, cast, overload
 
+from sandlot.contracts import PortStream
 from sandlot.model import (
     AUTO,
     BUILTIN,
@@ -28,6 +30,7 @@ from sandlot.model import (
     CreateSandboxRequest,
     CreateSandboxResponse,
     Event,
+    ExposedPort,
     FileEvent,
     FileInfo,
     FileKind,
@@ -43,7 +46,10 @@ from sandlot.model import (
     NetworkPolicy,
     OnExpiry,
     Preview,
+    Process,
+    ProcessOutput,
     Resources,
+    Restart,
     SandboxCapabilities,
     Scope,
     SessionInfo,
@@ -71,6 +77,8 @@ from sandlot.sdk.commands import AsyncCommand, AsyncCommands, OnOutput
 from sandlot.sdk.content import Content, Readable
 from sandlot.sdk.control import AsyncControl
 from sandlot.sdk.files import AsyncFiles
+from sandlot.sdk.ports import AsyncPortConnection, AsyncPorts
+from sandlot.sdk.processes import AsyncManagedProcess, AsyncProcesses
 from sandlot.sdk.pty import AsyncPty, AsyncTerminals
 from sandlot.sdk.results import CommandOutput, CommandResult
 from sandlot.sdk.sandbox import AsyncSandbox
@@ -935,6 +943,225 @@ class Terminals:
         return self._inner.client.portal.run(self._inner.list())
 
 
+class ManagedProcess:
+    """One process. It goes on whether or not anyone holds this; `sandbox.processes.get` finds it."""
+
+    def __init__(self, client: Client, sandbox_id: str, id: str) -> None:
+        self._inner = AsyncManagedProcess(client, sandbox_id, id)
+
+    @classmethod
+    def of(cls, inner: AsyncManagedProcess) -> Self:
+        """The sync face of an async handle."""
+        made = cls.__new__(cls)
+        made._inner = inner
+        return made
+
+    @property
+    def client(self) -> Client:
+        return self._inner.client
+
+    @property
+    def sandbox_id(self) -> str:
+        return self._inner.sandbox_id
+
+    @property
+    def id(self) -> str:
+        return self._inner.id
+
+    def __repr__(self) -> str:
+        return repr(self._inner).replace("AsyncManagedProcess", type(self).__name__, 1)
+
+    def info(self) -> Process:
+        """All that can be told of it, also when it has ended."""
+        return self._inner.client.portal.run(self._inner.info())
+
+    def url(self, scheme: str = "http") -> str:
+        """Where its port is reached from outside. Raises InvalidState when it has none, or has ended."""
+        return self._inner.client.portal.run(self._inner.url(scheme))
+
+    def logs(
+        self, *, follow: bool = False, stdout_from: int | None = 0, stderr_from: int | None = 0
+    ) -> Generator[ProcessOutput]:
+        """What it has printed, in the order in which it came; negative places count from the end, None leaves a stream
+        out. With `follow` until it has ended for good. A piece tells in `lost` how many bytes before it are gone."""
+        return _iterate(
+            self._inner.client, self._inner.logs(follow=follow, stdout_from=stdout_from, stderr_from=stderr_from)
+        )
+
+    def ready(self, timeout: float | None = None) -> Process:
+        """Wait until it is ready. Raises StartFailed when it ended before, DeadlineExceeded."""
+        return self._inner.client.portal.run(self._inner.ready(timeout))
+
+    def wait(self, timeout: float | None = None) -> Process:
+        """How it ended, once it has for good. Raises DeadlineExceeded, Unavailable when its sandbox goes."""
+        return self._inner.client.portal.run(self._inner.wait(timeout))
+
+    def send_stdin(self, data: str | bytes) -> None:
+        """Waits while it does not read. Raises InvalidState when it was launched without `stdin=True`."""
+        self._inner.client.portal.run(self._inner.send_stdin(data))
+
+    def close_stdin(self) -> None:
+        """It reads the end of its input."""
+        self._inner.client.portal.run(self._inner.close_stdin())
+
+    def kill(self, signal: int | None = None) -> Process:
+        """End it and all that descends from it: it has a moment to end by itself. A signal that is given is sent alone,
+        and not waited for. One that has ended is told as it is."""
+        return self._inner.client.portal.run(self._inner.kill(signal))
+
+
+class Processes:
+    """`sandbox.processes`."""
+
+    def __init__(self, client: Client, sandbox_id: str) -> None:
+        self._inner = AsyncProcesses(client, sandbox_id)
+
+    @classmethod
+    def of(cls, inner: AsyncProcesses) -> Self:
+        """The sync face of an async handle."""
+        made = cls.__new__(cls)
+        made._inner = inner
+        return made
+
+    @property
+    def client(self) -> Client:
+        return self._inner.client
+
+    def launch(
+        self,
+        cmd: str | Sequence[str],
+        *,
+        name: str | None = None,
+        cwd: str | None = None,
+        envs: Mapping[str, str] | None = None,
+        user: str | None = None,
+        port: int | None = None,
+        ready: str | None = None,
+        timeout: float = limits.READY_TIMEOUT_S,
+        stdin: bool = False,
+        restart: str = Restart.NONE,
+        restarts: int = limits.RESTARTS,
+        log_bytes: int = limits.PROCESS_LOG_BYTES,
+        wait: bool = True,
+        id: str | None = None,
+    ) -> ManagedProcess:
+        """Begin a program with its arguments, or text for the shell, and wait until it is ready. `port`: where it
+        listens inside; it is reached from outside at `url()`. `ready` says when it is: `running`, `port 8000`,
+        `http 8000 /health` or `log "now serving"`; without it when its port is answered, or at once. With
+        `restart="on-failure"` it is started again when it fails. An `id` that is given twice launches it once.
+
+        Raises StartFailed when it cannot be started or is not ready in `timeout` seconds, Conflict when its name or its
+        port is taken, CapabilityNotSupported, LimitReached, SessionPaused, InvalidArgument.
+        """
+        return ManagedProcess.of(
+            self._inner.client.portal.run(
+                self._inner.launch(
+                    cmd,
+                    name=name,
+                    cwd=cwd,
+                    envs=envs,
+                    user=user,
+                    port=port,
+                    ready=ready,
+                    timeout=timeout,
+                    stdin=stdin,
+                    restart=restart,
+                    restarts=restarts,
+                    log_bytes=log_bytes,
+                    wait=wait,
+                    id=id,
+                )
+            )
+        )
+
+    def get(self, id: str) -> ManagedProcess:
+        """One that somebody launched before, by its id or its name, also when it has ended. Raises ProcessNotFound."""
+        return ManagedProcess.of(self._inner.client.portal.run(self._inner.get(id)))
+
+    def list(self) -> builtins.list[Process]:
+        """In the order in which they were launched; the newest of those that have ended are kept."""
+        return self._inner.client.portal.run(self._inner.list())
+
+
+class PortConnection:
+    """A connection to a program in a sandbox. Leaving the block closes it."""
+
+    def __init__(self, client: Client, stack: AsyncExitStack, stream: PortStream) -> None:
+        self._inner = AsyncPortConnection(client, stack, stream)
+
+    @classmethod
+    def of(cls, inner: AsyncPortConnection) -> Self:
+        """The sync face of an async handle."""
+        made = cls.__new__(cls)
+        made._inner = inner
+        return made
+
+    @property
+    def client(self) -> Client:
+        return self._inner.client
+
+    def read(self, size: int = limits.PIECE_BYTES) -> bytes:
+        """What has come, at most so many bytes; nothing when the program says no more. Raises Unavailable when the
+        connection was broken off."""
+        return self._inner.client.portal.run(self._inner.read(size))
+
+    def write(self, data: str | bytes) -> None:
+        """Waits while the program does not read. Raises Unavailable when it takes no more."""
+        self._inner.client.portal.run(self._inner.write(data))
+
+    def close_write(self) -> None:
+        """Say that nothing more comes; what the program says can be read on."""
+        self._inner.client.portal.run(self._inner.close_write())
+
+    def close(self) -> None:
+        """End it. What has been closed is fine."""
+        self._inner.client.portal.run(self._inner.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        if not self._inner.client.is_inherited:
+            self._inner.client.portal.run(self._inner.__aexit__(*_exception))
+
+
+class Ports:
+    """`sandbox.ports`."""
+
+    def __init__(self, client: Client, sandbox_id: str) -> None:
+        self._inner = AsyncPorts(client, sandbox_id)
+
+    @classmethod
+    def of(cls, inner: AsyncPorts) -> Self:
+        """The sync face of an async handle."""
+        made = cls.__new__(cls)
+        made._inner = inner
+        return made
+
+    @property
+    def client(self) -> Client:
+        return self._inner.client
+
+    def expose(self, port: int, *, host_port: int | None = None) -> ExposedPort:
+        """An address on the host that reaches a port of the sandbox, whoever listens there, until `unexpose` or the end
+        of the sandbox; nobody answers at it while no engine runs. One that is exposed already is told. Raises Conflict
+        when `host_port` is taken, CapabilityNotSupported, LimitReached."""
+        return self._inner.client.portal.run(self._inner.expose(port, host_port=host_port))
+
+    def unexpose(self, port: int) -> None:
+        """Connections through it end. Raises NotFound, Conflict for the port of a process that has not ended."""
+        self._inner.client.portal.run(self._inner.unexpose(port))
+
+    def list(self) -> builtins.list[ExposedPort]:
+        """Those that are exposed, those of processes included."""
+        return self._inner.client.portal.run(self._inner.list())
+
+    def connect(self, port: int) -> PortConnection:
+        """A connection to whoever listens there, with no address of the host. Raises NotFound when nobody does,
+        SessionPaused, CapabilityNotSupported, LimitReached."""
+        return PortConnection.of(self._inner.client.portal.run(self._inner.connect(port)))
+
+
 class Tools:
     """`sandbox.tools`: a catalogue to hand to a model, and a way to do what it asks for."""
 
@@ -1033,6 +1260,18 @@ class Sandbox:
     @property
     def pty(self) -> Terminals:
         return Terminals.of(self._inner.pty)
+
+    @property
+    def processes(self) -> Processes:
+        return Processes.of(self._inner.processes)
+
+    @property
+    def ports(self) -> Ports:
+        return Ports.of(self._inner.ports)
+
+    def url(self, port: int, scheme: str = "http") -> str:
+        """Where a port of it is reached from outside; it is exposed when it was not. Raises as `ports.expose` does."""
+        return self._inner.client.portal.run(self._inner.url(port, scheme))
 
     @property
     def code(self) -> Code:
@@ -1588,6 +1827,10 @@ _FACES: dict[type, Any] = {
     AsyncContext: Context,
     AsyncControl: Control,
     AsyncFiles: Files,
+    AsyncManagedProcess: ManagedProcess,
+    AsyncPortConnection: PortConnection,
+    AsyncPorts: Ports,
+    AsyncProcesses: Processes,
     AsyncPty: Pty,
     AsyncRun: Run,
     AsyncSandbox: Sandbox,
