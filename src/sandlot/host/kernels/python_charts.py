@@ -41,6 +41,8 @@ def _chart(axes: Any) -> dict[str, Any] | None:
 
 
 def _number(value: Any) -> Any:
+    if bool(getattr(value, "mask", False)):
+        return None
     try:
         number = float(value)
     except (TypeError, ValueError):

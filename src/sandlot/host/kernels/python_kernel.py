@@ -9,6 +9,7 @@ import base64
 import builtins
 import contextlib
 import importlib.abc
+import importlib.machinery
 import json
 import linecache
 import os
@@ -63,7 +64,6 @@ class Line:
 
     @property
     def is_own(self) -> bool:
-        """Not of a child that user code forked."""
         return os.getpid() == self._pid
 
     def on_interrupt(self, _number: int, _frame: Any) -> None:
@@ -138,7 +138,6 @@ def is_kind(value: Any, kind: Any) -> bool:
 
 
 def first_of(value: Any) -> Any:
-    """Without how to show it."""
     return value[0] if is_kind(value, tuple) and len(value) else value
 
 
@@ -161,6 +160,7 @@ class Display:
         self._line = line
         self._charts_source = charts
         self._charts: dict[str, Any] | None = None
+        self._main: Any = None
 
     def forms(self, value: Any) -> dict[str, str]:
         found: dict[str, str] = {}
@@ -231,8 +231,8 @@ class Display:
             found["text/plain"] = "%r: it cannot be drawn: %s" % (figure, error)
 
     def tell(self, value: Any, *, is_main: bool = False) -> None:
-        found = self.forms(value)
-        dropped = False
+        found, dropped = self.forms(value), False
+        self._main = value if is_main else self._main
         while sum(map(len, found.values())) > _VALUE_BYTES and found:
             found.pop(max(found, key=lambda media: len(found[media])))
             dropped = True
@@ -243,19 +243,18 @@ class Display:
         for value in values:
             if not self._line.is_own:
                 print(repr(value))
-            elif how.get("raw") and is_kind(value, dict):
-                self.tell(Shown(value))
             else:
-                self.tell(value)
+                self.tell(Shown(value) if how.get("raw") and is_kind(value, dict) else value)
 
     def figures(self) -> None:
         """What was drawn and not shown."""
         plot: Any = sys.modules.get("matplotlib.pyplot")
         if plot is None:
             return
-        for number in plot.get_fignums():
-            self.tell(plot.figure(number))
-        plot.close("all")
+        for figure in map(plot.figure, plot.get_fignums()):
+            if figure is not self._main:  # that was told
+                self.tell(figure)
+        self._main = plot.close("all")
 
 
 class Patches(importlib.abc.MetaPathFinder):
@@ -294,14 +293,21 @@ class Patches(importlib.abc.MetaPathFinder):
     def _change_display(self, module: Any) -> None:
         module.display = self._display.show
 
-    def stand_in(self) -> None:
-        """For `from IPython.display import display, HTML` where there is no IPython."""
-        import importlib.util
 
-        if importlib.util.find_spec("IPython") is not None:
+class StandIn(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """For `from IPython.display import display, HTML` where there is no IPython: asked when nobody else has it."""
+
+    def __init__(self, display: Display) -> None:
+        self._display = display
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        is_known = name in ("IPython", "IPython.display")
+        return importlib.machinery.ModuleSpec(name, self, is_package=name == "IPython") if is_known else None
+
+    def exec_module(self, module: Any) -> None:
+        if module.__name__ == "IPython":
+            module.version_info, module.get_ipython = (9, 0, 0), _nothing
             return
-        package: Any = types.ModuleType("IPython")
-        shows: Any = types.ModuleType("IPython.display")
         medias = {"HTML": "text/html", "Markdown": "text/markdown", "SVG": "image/svg+xml", "Latex": "text/latex"}
         medias.update({"JSON": "application/json", "Javascript": "application/javascript", "Image": "image/png"})
         for name, media in medias.items():
@@ -312,11 +318,8 @@ class Patches(importlib.abc.MetaPathFinder):
                         data = file.read()
                 return Shown({media: data})
 
-            setattr(shows, name, make)
-        shows.display = self._display.show
-        shows.clear_output = package.get_ipython = _nothing
-        package.display, package.__path__ = shows, []
-        sys.modules["IPython"], sys.modules["IPython.display"] = package, shows
+            setattr(module, name, make)
+        module.display, module.clear_output = self._display.show, _nothing
 
 
 def _nothing(*_given: Any, **_how: Any) -> None:
@@ -330,10 +333,9 @@ def translated(code: str) -> str:
         found = _MAGIC.match(line)
         indent, sign, words = found.groups() if found else ("", "", "")
         name, _, rest = words.partition(" ")
-        if sign == "!":
-            told.append("%s__sandlot_shell__(%r)" % (indent, words))
-        elif sign == "%" and name == "pip":
-            told.append("%s__sandlot_shell__(%r)" % (indent, "%s -m pip %s" % (sys.executable, rest)))
+        if sign == "!" or (sign == "%" and name == "pip"):
+            command = words if sign == "!" else "%s -m pip %s" % (sys.executable, rest)
+            told.append("%s__sandlot_shell__(%r)" % (indent, command))
         elif sign == "%" and name == "cd":
             told.append(
                 "%s__import__('os').chdir(__import__('os').path.expanduser(%r))" % (indent, rest.strip() or "~")
@@ -470,13 +472,11 @@ def main(mark: str, charts: str) -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
     display = Display(line, charts)
-    patches = Patches(display)
-    sys.meta_path.insert(0, patches)
-    patches.stand_in()
+    sys.meta_path.insert(0, Patches(display))
+    sys.meta_path.append(StandIn(display))
     shell_of_user = Shell(line, display)
     sys.argv = [""]
-    if "" not in sys.path:
-        sys.path.insert(0, "")
+    sys.path.insert(0, "")
     signal.signal(signal.SIGINT, line.on_interrupt)
     line.say("R", {"version": sys.version.split()[0]})
     while True:
