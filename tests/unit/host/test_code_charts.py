@@ -32,7 +32,7 @@ def test_lines_and_dots(plot: Any, chart_of: Callable[[Any], dict[str, Any]]) ->
     assert chart["elements"] == [{"label": "a", "points": [[1.0, 3.0], [2.0, 4.0]]}]
     plot.figure()
     plot.scatter([1], [float("nan")], label="b")
-    assert chart_of(plot.gcf())["elements"] == [{"label": "b", "points": [[1.0, None]]}]
+    assert chart_of(plot.gcf())["elements"] == [{"label": "b", "points": [[None, None]]}]
 
 
 def test_bars_lie_and_stand(plot: Any, chart_of: Callable[[Any], dict[str, Any]]) -> None:
