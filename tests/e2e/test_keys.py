@@ -314,24 +314,6 @@ async def test_a_file_of_keys_that_is_gone_opens_nothing(tmp_path: Path) -> None
     assert (await ask(broken, "POST", PROCEDURES["ListSessions"].path, {}))[0] == 503
 
 
-@pytest.mark.parametrize(("method", "path"), [*ROUTES, *gateway_routes()])
-async def test_no_route_leads_a_token_to_another_session(method: str, path: str, tmp_path: Path) -> None:
-    """Its own tenant's sessions included; what is asked of one is answered as if nobody had it."""
-    made = KeyStore(tmp_path).create("a", "a", Scope.USE)
-    token = token_of_key(made.secret, "mine", time.time() + 600)
-    told: list[tuple[int, bytes]] = []
-    for is_there in (True, False):
-        fake = FakeHost()
-        doors = Doors(cast("Host", fake), tmp_path)
-        if is_there:
-            assert (await create(doors, made.secret))[0] == 200
-        status, body = await send_json(doors, method, path, token, {"session_id": "secret"})
-        told.append((status, re.sub(rb"[0-9.e+-]+", b"0", body)))
-        left = [info.session_id for info in (await fake.list(SessionFilter())).sessions]
-        assert left == (["tenant-a.secret"] if is_there else [])
-    assert told[0] == told[1]
-
-
 async def test_a_token_of_an_endpoint_is_worth_what_it_was_made_with(tmp_path: Path) -> None:
     """Handed out for a token that only looks, it only looks; it ends with it."""
     keys = KeyStore(tmp_path)
