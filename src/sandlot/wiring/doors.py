@@ -59,7 +59,7 @@ class Doors:
     def _has_key(self, scope: Scope) -> bool:
         """Then a session is named as its tenant names it."""
         try:
-            return self._keys.check(given_key(dict(scope["headers"]))) is not None
+            return self._keys.check(given_key(scope["headers"])) is not None
         except SandlotError:
             return True  # the guard says what is wrong
 
