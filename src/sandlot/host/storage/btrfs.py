@@ -14,7 +14,6 @@ import errno
 import logging
 import os
 import re
-from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -25,6 +24,7 @@ from sandlot.host.storage.btrfs_changes import Family
 from sandlot.host.storage.btrfs_names import group_of, new_id, state_text, subvolume_of
 from sandlot.host.storage.btrfs_place import BtrfsPlace, has_program
 from sandlot.host.storage.canonical import CANONICAL_ID
+from sandlot.host.storage.held import Held
 from sandlot.model import (
     Capability,
     Conflict,
@@ -64,7 +64,7 @@ class BtrfsStorage:
         self._data = data
         self._place = BtrfsPlace(data, image_bytes)
         self._needed: set[str] = set()  # subvolumes; each is named by one state or one point
-        self._held: Counter[str] = Counter()  # by whoever reads it now
+        self._held = Held()  # by whoever reads it now
         self._due: set[str] = set()  # to be destroyed
         self._groups_due: set[int] = set()
         self._groups: dict[str, int] = {}  # of volumes in use, by their subvolumes
@@ -382,23 +382,14 @@ class BtrfsStorage:
             await self._kernel(btrfs_emptying.empty, self._place.volumes, gone, group, room, most)
         await self._make_room(group, -_ROOT_BYTES)
 
-    @contextlib.contextmanager
-    def holding(self, *texts: str) -> Generator[None]:
-        names = [subvolume_of(text) for text in texts if text]
-        self._held.update(names)
-        try:
-            yield
-        finally:
-            self._held.subtract(names)
-            for name in names:
-                self._discard_needless(name)
+    def holding(self, *texts: str) -> contextlib.AbstractContextManager[None]:
+        return self._held.holding([subvolume_of(text) for text in texts if text], self._discard_needless)
 
     def _is_needed(self, name: str) -> bool:
-        return name in self._needed or self._held[name] > 0
+        return name in self._needed or name in self._held
 
     def _discard_needless(self, name: str) -> None:
         if not self._is_needed(name):
-            self._held.pop(name, None)
             self._due.add(name)
             for key in [key for key in self._sizes if name in key]:
                 del self._sizes[key]

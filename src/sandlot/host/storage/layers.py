@@ -28,6 +28,7 @@ from sandlot.host.storage import lacks
 from sandlot.host.storage.canonical import CANONICAL_ID
 from sandlot.host.storage.copying import copy_volume
 from sandlot.host.storage.filesystem import filesystem_health, sync, used_bytes
+from sandlot.host.storage.held import Held
 from sandlot.host.storage.merged import PREFIX, MergedLayers
 from sandlot.host.storage.merging import merge_layers
 from sandlot.host.storage.trash import Trash
@@ -65,7 +66,7 @@ class LayersStorage:
         self._volumes = data / "volumes"
         self._trash = Trash(data / "trash")
         self._uses: Counter[str] = Counter()  # by how many states and points each layer is named
-        self._held: Counter[str] = Counter()  # by whoever reads or copies it now
+        self._held = Held()  # by whoever reads or copies it now
         self._sizes: dict[str, int] = {}  # of closed layers, which do not change
         self._merged = MergedLayers(self._volumes)
         self._merging = asyncio.Lock()
@@ -205,23 +206,15 @@ class LayersStorage:
                 self._uses[layer] -= 1
                 self._discard_needless(layer)
 
-    @contextlib.contextmanager
-    def holding(self, *texts: str) -> Generator[None]:
+    def holding(self, *texts: str) -> contextlib.AbstractContextManager[None]:
         layers = [layer for text in texts for layer in _layers(text)]
         layers += self._merged.expand([layer for layer in layers if layer.startswith(PREFIX)])
-        self._held.update(layers)
-        try:
-            yield
-        finally:
-            self._held.subtract(layers)
-            for layer in set(layers):
-                self._discard_needless(layer)
+        return self._held.holding(layers, self._discard_needless)
 
     def _discard_needless(self, layer: str) -> None:
         if self._is_needed(layer):
             return
         self._uses.pop(layer, None)
-        self._held.pop(layer, None)
         self._sizes.pop(layer, None)
         self._merged.forget(layer)
         self._discard(layer)
@@ -229,7 +222,7 @@ class LayersStorage:
             self._discard_needless(merged.name)
 
     def _is_needed(self, layer: str) -> bool:
-        if self._uses[layer] > 0 or self._held[layer] > 0:
+        if self._uses[layer] > 0 or layer in self._held:
             return True
         # A row that has all of its layers may come to use it.
         merged = self._merged.find(layer)

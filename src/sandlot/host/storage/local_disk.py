@@ -11,8 +11,7 @@ import asyncio
 import contextlib
 import os
 import re
-from collections import Counter
-from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from sandlot.host.storage import lacks
 from sandlot.host.storage.canonical import CANONICAL_ID
 from sandlot.host.storage.copying import can_clone, copy_volume
 from sandlot.host.storage.filesystem import filesystem_health, sync, used_bytes
+from sandlot.host.storage.held import Held
 from sandlot.host.storage.trash import Trash
 from sandlot.model import (
     Capability,
@@ -52,7 +52,7 @@ class LocalDiskStorage:
         self._volumes = data / self.name / "volumes"
         self._trash = Trash(data / self.name / "trash")
         self._needed: set[str] = set()  # by a session, a point, or whoever fills it
-        self._held: Counter[str] = Counter()  # by whoever reads it now
+        self._held = Held()  # by whoever reads it now
         self.is_attached = False
 
     async def health(self) -> StorageHealth:
@@ -222,23 +222,14 @@ class LocalDiskStorage:
             self._needed.discard(check_id("state", name))
             self._discard_needless(name)
 
-    @contextlib.contextmanager
-    def holding(self, *texts: str) -> Generator[None]:
-        names = [check_id("state", text) for text in texts if text]
-        self._held.update(names)
-        try:
-            yield
-        finally:
-            self._held.subtract(names)
-            for name in set(names):
-                self._discard_needless(name)
+    def holding(self, *texts: str) -> contextlib.AbstractContextManager[None]:
+        return self._held.holding([check_id("state", text) for text in texts if text], self._discard_needless)
 
     def _is_needed(self, name: str) -> bool:
-        return name in self._needed or self._held[name] > 0
+        return name in self._needed or name in self._held
 
     def _discard_needless(self, name: str) -> None:
         if not self._is_needed(name):
-            self._held.pop(name, None)
             self._discard(name)
 
     def _discard(self, name: str) -> None:

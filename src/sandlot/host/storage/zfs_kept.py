@@ -9,11 +9,12 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
 from sandlot.host.storage import zfs_words as words
+from sandlot.host.storage.held import Held
 from sandlot.host.storage.zfs_commands import ZfsManager
 from sandlot.host.storage.zfs_mounts import Mounts, in_time
 from sandlot.host.storage.zfs_pool import ZfsPool
@@ -46,7 +47,7 @@ class ZfsKept:
         self.used: dict[str, int] = {}  # of points: bytes of their files
         self.making: set[str] = set()
         self._uses: Counter[str] = Counter()
-        self._held: Counter[str] = Counter()
+        self._held = Held()
         self._due: set[str] = set()
         self._leaving: set[str] = set()  # due, and being removed now: too late to need it again
         self._busy: dict[str, float] = {}  # due, and could not be removed: since when
@@ -98,16 +99,8 @@ class ZfsKept:
         self._uses[checked(text)] -= 1
         self._note_needless(text)
 
-    @contextlib.contextmanager
-    def holding(self, *texts: str) -> Generator[None]:
-        names = [checked(text) for text in texts if text]
-        self._held.update(names)
-        try:
-            yield
-        finally:
-            self._held.subtract(names)
-            for name in names:
-                self._note_needless(name)
+    def holding(self, *texts: str) -> contextlib.AbstractContextManager[None]:
+        return self._held.holding([checked(text) for text in texts if text], self._note_needless)
 
     def drop(self, text: str) -> None:
         """Whatever is there of it: nobody has heard of it, or wants it any more."""
@@ -119,7 +112,7 @@ class ZfsKept:
             self._due.add(name)
 
     def is_needed(self, name: str) -> bool:
-        return self._uses[name] > 0 or self._held[name] > 0 or name in self.making
+        return self._uses[name] > 0 or name in self._held or name in self.making
 
     def is_due(self, name: str) -> bool:
         return name in self._due
