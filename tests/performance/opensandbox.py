@@ -3,8 +3,8 @@
 Their figures were taken with images that were there already: create to ready 660 ms, a command 1010 ms, a file written
 3.5 ms and read 2.4 ms, twenty sandboxes in parallel 15.4 s.
 
-Their SDK reads the certificates of the machine anew for each sandbox, which takes most of what a create takes, even where
-there is no TLS. Users who give all sandboxes one transport do not pay that: the rows that say so show the server.
+Their SDK reads the certificates of the machine anew for each sandbox: most of what a create takes, even without TLS.
+Users who give all sandboxes one transport do not pay that; the rows that say so show the server.
 """
 
 import asyncio
