@@ -138,7 +138,7 @@ async def test_connections_are_bounded(host: SandboxHostService, monkeypatch: py
     assert exposed.connections <= 2
     monkeypatch.setattr(limits, "CONNECTIONS_DIALLED_MAX", 1)
     async with asyncio.timeout(60):
-        while any(each.connections for each in await host.list_ports(session_id)):
+        while any(each.connections for each in await host.list_ports(session_id)):  # noqa: ASYNC110 - it tells nobody
             await asyncio.sleep(0.02)
     async with host.connect_port(session_id, OWN):
         with pytest.raises(LimitReached):
