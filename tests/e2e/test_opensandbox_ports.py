@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import httpx
@@ -116,7 +117,7 @@ async def test_a_program_is_reached_by_its_endpoint(address: str, connection: Co
     await sandbox.kill()
 
 
-async def _pieces() -> Any:
+async def _pieces() -> AsyncGenerator[bytes]:
     for _ in range(30):
         yield b"2" * 10_000
 
