@@ -31,6 +31,7 @@ from sandlot.model import (
 
 _END_PATIENCE_S = 2.0  # for the second stream to end, where the first one has
 _LOOK_AGAIN_S = 1.0
+_STOP_AGAIN_S = 1.0
 
 
 class Program(Protocol):
@@ -246,7 +247,13 @@ class CodeQueue:
             self._program.signal()
         if not execution.wants_stop:
             execution.wants_stop = True
-            execution.later(limits.CODE_INTERRUPT_S, self._give_up)
+            execution.later(_STOP_AGAIN_S, self._stop_again)
+
+    def _stop_again(self, execution: Execution) -> None:
+        """A signal that comes just before a program begins to wait does not wake it."""
+        if execution is self.current and execution.is_begun and not execution.has_told:
+            self._program.signal()
+        execution.later(limits.CODE_INTERRUPT_S - _STOP_AGAIN_S, self._give_up)
 
     def _give_up(self, execution: Execution) -> None:
         if execution is not self.current:
