@@ -30,6 +30,9 @@ ROWS = (
     Row("server", "keys", "sandlot.wiring.identity:keys_of", "report it"),
     Row("server", "webhook-secret", "sandlot.wiring.telling:webhook_secret", "report it"),
     Row("server", "audit", "sandlot.wiring.auditing:AuditReader", "report it"),
+    Row("server", "redaction", "sandlot.server.redaction:redact_document", "report it"),
+    Row("server", "host-figures", "sandlot.server.figures:host_page", "report it"),
+    Row("server", "journal-facts", "sandlot.host.journal_facts:read_facts", "report it"),
     Row("host", "engine", "sandlot.wiring.embedded:build", _ELSEWHERE, "linux"),
     Row(
         "host", "embedded", "sandlot.wiring.holding:Holding", "the engine needs Linux; elsewhere use a server", "linux"

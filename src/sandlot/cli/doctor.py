@@ -67,6 +67,28 @@ async def run(context: Context) -> int:
         return await examine(context, repair=context.args.repair)
     if context.args.repair:
         raise InvalidArgument("--repair is for --storage", next_step="give both")
+    report = await report_of(context)
+    if context.screen.as_json:
+        context.screen.json(report.document)
+    else:
+        _show(context.screen, report.checks, report.summary)
+    return 0 if report.ready else 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Report:
+    ready: bool
+    summary: str
+    checks: list[Check]
+
+    @property
+    def document(self) -> dict[str, object]:
+        checks = [dataclasses.asdict(check) | {"detail": decoded(check.detail)} for check in self.checks]
+        return {"ready": self.ready, "summary": self.summary, "checks": checks}
+
+
+async def report_of(context: Context, *, opens: bool = True) -> Report:
+    """`opens`: whether the engine of the data directory is tried too, which may mend what it finds there."""
     checks = await asyncio.to_thread(lambda: list(look(context.settings)))
     if lacking := [check for check in checks if check.name in _TO_TRY and _is_missing(check)]:
         told = f"not tried: see {lacking[0].name}"
@@ -74,19 +96,13 @@ async def run(context: Context) -> int:
     else:
         tried, isolates = await _try_parts(context)
     checks += tried
-    if await asyncio.to_thread(os.access, context.settings.data / "journal.db", os.F_OK):
+    if opens and await asyncio.to_thread(os.access, context.settings.data / "journal.db", os.F_OK):
         checks.append(await _try_data(context))
     ready = isolates and not any(_is_missing(check) for check in checks if check.name in _DECISIVE)
     if ready:
         # It works all the same, as with a kernel that loads what it needs only now.
         checks = [dataclasses.replace(check, verdict=Verdict.NOTE) if _is_missing(check) else check for check in checks]
-    summary = _summary(checks, ready)
-    if context.screen.as_json:
-        documents = [dataclasses.asdict(check) | {"detail": decoded(check.detail)} for check in checks]
-        context.screen.json({"ready": ready, "summary": summary, "checks": documents})
-    else:
-        _show(context.screen, checks, summary)
-    return 0 if ready else 1
+    return Report(ready, _summary(checks, ready), checks)
 
 
 def _is_missing(check: Check) -> bool:

@@ -55,6 +55,7 @@ VERBS: Mapping[str, str] = {
     "top": "Show what sessions and their host use, again and again, or once",
     "recover": "Bring a failed session back: its files as they were left, with nothing running in it",
     "doctor": "Tell what this machine can do, and what to do about what it cannot",
+    "support": "Write one file that tells how this machine and its host are, with nothing secret, for whoever helps",
     "attack": "Try to break out of sessions of this machine, in every way that is known, and tell what held",
     "conform": "Hold the runtimes and storages of this machine to what they promise, and tell what was not kept",
     "demo": "Show a sandbox at work, step by step, with times",

@@ -99,7 +99,12 @@ class Figures:
         return found
 
     def page(self, health: Health) -> bytes:
-        return generate_latest(self._registry) + generate_latest(_HostFigures(health))
+        return generate_latest(self._registry) + host_page(health)
+
+
+def host_page(health: Health) -> bytes:
+    """Of the host alone, without its server."""
+    return generate_latest(_HostFigures(health))
 
 
 class _HostFigures(CollectorRegistry):

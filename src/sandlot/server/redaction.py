@@ -1,7 +1,8 @@
 """The one place where secrets are taken out of what is logged. Its text may be hostile: no pattern here goes back."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, cast
 
 HIDDEN = "[hidden]"
 _WORDS = (
@@ -71,3 +72,20 @@ def is_secret(name: str) -> bool:
     """Whether what has this name is not to be told."""
     plain = name.lower().translate(_SEPARATORS)
     return any(word in plain for word in _WORDS)
+
+
+def redact_document(value: Any, known: Collection[str] = ()) -> Any:
+    """The same for all that JSON can say. `known`: texts that are secrets, or may be, and have no form."""
+    if isinstance(value, str):
+        for secret in known:
+            value = value.replace(secret, HIDDEN)
+        return redact(value)
+    if isinstance(value, Mapping):
+        pairs = cast("Mapping[str, Any]", value).items()
+        return {
+            name: HIDDEN if is_secret(name) and isinstance(one, str) and one else redact_document(one, known)
+            for name, one in pairs
+        }
+    if isinstance(value, list | tuple):
+        return [redact_document(one, known) for one in cast("Iterable[Any]", value)]
+    return value
