@@ -26,6 +26,7 @@ from tests.performance.opensandbox import measure_opensandbox
 from tests.performance.pausing import measure_pausing
 from tests.performance.peers import measure_peers
 from tests.performance.picture import draw_file
+from tests.performance.ports import measure_ports
 from tests.performance.previews import measure_previews
 from tests.performance.report import Report
 from tests.performance.sdk import measure_sdk
@@ -67,6 +68,7 @@ SECTIONS: Mapping[str, Callable[[Bench], Awaitable[None]]] = {
     "wire": measure_wire,
     "opensandbox": measure_opensandbox,
     "previews": measure_previews,
+    "ports": measure_ports,
 }
 
 
