@@ -232,7 +232,6 @@ def test_errors(sandlot: Program, session: str) -> None:
     [
         ("--allow example.org", "network"),
         ("--secret KEY=VALUE", "secrets"),
-        ("--port 8080", "ports"),
         ("--disk 1G --storage layers", "limit_disk"),
     ],
 )

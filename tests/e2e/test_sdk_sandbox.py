@@ -116,7 +116,6 @@ UNABLE: list[dict[str, Any]] = [
     {"disk_bytes": 1 << 30, "storage": "layers"},
     {"network": NetworkPolicy(NetworkMode.ALLOW_LIST, ("example.org",))},
     {"secrets": {"KEY": "value"}},
-    {"ports": [8080]},
 ]
 
 
