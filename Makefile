@@ -25,7 +25,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DELETE_ON_ERROR:
 .SUFFIXES:
 .SHELLFLAGS := -euc
-.PHONY: help setup guest demo test check conform gen compat pictures soak serversoak leaks model storages roots powercut bench fuzz sanitize wheel clean debian
+.PHONY: help setup guest demo test check conform gen compat pictures soak serversoak processes leaks model storages roots powercut bench fuzz sanitize wheel clean debian
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -74,6 +74,9 @@ soak: setup ## kill engines at every named place, 200 times, and look what is fo
 
 serversoak: setup ## kill a server every minute under mixed work, for SERVER_SOAK_S=1800 seconds; a summary and a picture (root)
 	@$(BIN)/python -m tests.soak.server
+
+processes: setup ## launch, follow and kill 1,000 processes over 100 sessions, the engine killed among them (root)
+	@$(BIN)/python -m tests.soak.processes
 
 leaks: setup ## make and destroy 10,000 sessions, and look what is left of them (root)
 	@$(BIN)/python -m tests.soak.leaks

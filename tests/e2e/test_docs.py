@@ -32,6 +32,7 @@ LOOKED_UP = {
     "pictures",
     "guest",
     "soak",
+    "processes",
 }
 SHELL_S = 90
 

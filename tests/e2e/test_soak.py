@@ -1,4 +1,4 @@
-"""Short parts of `make soak`, `make serversoak` and `make leaks`."""
+"""Short parts of `make soak`, `make serversoak`, `make processes` and `make leaks`."""
 
 import subprocess
 import sys
@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from sandlot.model import limits
+from tests.soak.processes import Size
+from tests.soak.processes import soak as soak_processes
 from tests.soak.run import ROOT, soak
 from tests.soak.server import draw
 from tests.soak.server import soak as soak_server
@@ -39,3 +42,13 @@ async def test_what_a_server_told_is_true_however_often_it_is_killed(data_dir: P
     assert result["kills"] >= 2
     assert result["done"] > 10
     assert draw(result).count("<polyline") == 2
+
+
+@pytest.mark.timeout(240)
+async def test_processes_are_followed_found_again_and_killed_at_once(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "TERMINATE_GRACE_S", 2.0)
+    story = await soak_processes(data_dir, Size(sessions=4, each=10, bursts=1, flood_bytes=64 << 20, held_s=1))
+    assert story.wrong == []
+    assert len(story.told) == 7
