@@ -4,6 +4,7 @@ Version 2 has one group for everything, the session's own. Version 1 has a tree 
 a group only where it has a limit."""
 
 import contextlib
+import errno
 import itertools
 import math
 import os
@@ -148,7 +149,7 @@ class Controllers:
         fds: list[int] = []
         try:
             for controller, file, value, optional in settings(resources, versions, (), beside=0):
-                place = self._places[controller]
+                place = self._place(controller)
                 group = self._groups.setdefault(name, {}).setdefault(controller, place.base / name) / call
                 if controller not in self._groups.setdefault(f"{name}/{call}", {}):
                     group.mkdir(parents=True, exist_ok=True)
@@ -197,7 +198,7 @@ class Controllers:
             resources = resources.without("pids")
         made: dict[str, Path] = {}
         for controller, file, value, optional in settings(resources, versions, self._choose(name, resources)):
-            place = self._places[controller]
+            place = self._place(controller)
             group = place.base / name
             if place.version == 1 and controller not in made:
                 self._make(controller, place, group)
@@ -209,6 +210,12 @@ class Controllers:
                     raise
         self._groups.setdefault(name, {}).update(made)
         return set(made.values())
+
+    def _place(self, controller: str) -> _Place:
+        """Raises OSError: a limit was let through that nothing here can hold."""
+        if controller not in self._places:
+            raise OSError(errno.EOPNOTSUPP, f"no control group of this machine holds {controller}")
+        return self._places[controller]
 
     def _make(self, controller: str, place: _Place, group: Path) -> None:
         try:

@@ -109,6 +109,13 @@ def test_a_limit_that_is_asked_for_and_unknown_to_the_kernel_is_an_error(machine
         opened(machine).limit("s", pid, Resources(memory_bytes=limits.GIB, swap_bytes=0))
 
 
+def test_a_limit_that_no_group_of_the_machine_can_hold_is_an_error(pid: int) -> None:
+    controllers = Controllers("ours")
+    controllers.open([], None, frozenset(), weighed=False)
+    with pytest.raises(Unavailable, match="no control group of this machine holds pids"):
+        controllers.limit("s", pid, Resources(pids=9))
+
+
 def test_what_was_met_is_counted(machine: Path, pid: int) -> None:
     controllers = opened(machine)
     assert controllers.hits("s") == (0, 0)
