@@ -4,6 +4,7 @@ Programs of the checks are `sleep`, `sh -c` with one statement, and `python3`: a
 """
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -50,7 +51,7 @@ _NOWHERE = "no-such-sandbox"
 _FOR_LONG = ("sleep", "1000")
 _ARGUMENT = "a b  $HOME"
 _TAKES_256_MIB = "import sys; sys.exit(len(b'x' * 268435456) != 268435456)"
-_PORT = 8123
+_PORT = 20_000 + os.getpid() % 10_000  # without isolation it is one of the machine, where other suites may run
 
 
 # ---- sandboxes ---------------------------------------------------------------------------------------------------
@@ -309,6 +310,7 @@ async def two_sandboxes_may_expose_the_same_port(stage: ControlStage) -> None:
     other = await stage.create()
     first, second = await _serving(stage), await _serving(stage, other.sandbox_id)
     expect(first.address != second.address, "two sandboxes have one address")
+    equal(await dial(second.address), SAID)
     await stage.control.destroy_sandbox(other.sandbox_id)
     await _silent(second.address)
     equal(await dial(first.address), SAID)

@@ -133,6 +133,7 @@ class LiveCall:
         self.paused_s = 0.0
         self._held_at = 0.0
         self._spill: asyncio.Task[None] | None = None
+        self._due = 0.0  # before that nothing more is written of one that may print without end
         self._ended: CallResult | None = None
         self._began = time.perf_counter()
         self._timed_out = False
@@ -310,7 +311,8 @@ class LiveCall:
             again = True  # even when it is little
             while again:
                 if self.ticket.window:  # it may print without end; the program waits until it is acknowledged
-                    await asyncio.sleep(self.log.unwritten_bytes / limits.TERMINAL_BYTES_PER_S)
+                    await asyncio.sleep(max(self._due - self._loop.time(), 0))
+                    self._due = self._loop.time() + self.log.unwritten_bytes / limits.TERMINAL_BYTES_PER_S
                 await self._write_batch()
                 again = self.log.unwritten_bytes >= self.log.spill_bytes
         except OSError as error:
