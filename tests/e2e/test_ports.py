@@ -159,8 +159,9 @@ async def test_nothing_is_left_of_many_connections(host: SandboxHostService) -> 
         heard = await asyncio.gather(*(says_back(address, b"x" * 200_000) for _ in range(20)))
         assert heard == [b"x" * 200_000] * 20
     assert await until(lambda: len(list(Path("/proc/self/fd").iterdir())) <= before)
-    (exposed,) = await host.list_ports(session_id)
-    assert exposed.connections == 0
+    async with asyncio.timeout(60):  # the first one may have been open when descriptors were counted
+        while [one.connections for one in await host.list_ports(session_id)] != [0]:  # noqa: ASYNC110 - told by nobody
+            await asyncio.sleep(0.02)
 
 
 @pytest.mark.root

@@ -13,6 +13,7 @@ import ssl
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ from tests.serving import PATIENCE_S, Server, ask, environment, raw, read_all, s
 from tests.waiting import until
 
 THOUSANDS = 10_000
+ROOM = THOUSANDS - 1000  # of the server
+GIVEN_S = 1.5  # more than the second that a silent client has before it makes room for another
 SLOW_BODY = (
     b"POST /sandlot.v1.HostService/GetVersion HTTP/1.1\r\nhost: localhost\r\n"
     b"content-type: application/json\r\ncontent-length: 2\r\n\r\n{"
@@ -141,10 +144,12 @@ def test_ten_thousand_slow_clients_hold_little_and_nobody_up(data_dir: Path) -> 
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, max(wanted, before[1])))
     kinds = (b"", b"POST /x HTTP/1.1\r\nhost: localhost\r\nx-slow: ", SLOW_BODY)
     try:
-        with server(data_dir, "--connections-max", str(THOUSANDS - 1000)) as one, contextlib.ExitStack() as stack:
+        with server(data_dir, "--connections-max", str(ROOM)) as one, contextlib.ExitStack() as stack:
             assert one.ask("/healthz").status == 200
             held = memory_kib(one.process.pid)
             for number in range(THOUSANDS):
+                if number == ROOM - 500:
+                    time.sleep(GIVEN_S)  # from now on the oldest make room
                 with contextlib.suppress(ConnectionError):  # one too many is sent off
                     stack.enter_context(raw(one.port, kinds[number % len(kinds)]))
                 if number % 1000 == 0:
