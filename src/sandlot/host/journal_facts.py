@@ -119,14 +119,14 @@ def _secrets(db: sqlite3.Connection) -> Iterator[str]:
             yield from _texts(document)  # pyright: ignore[reportUnknownArgumentType] - of any type
         elif isinstance(document, dict):
             for name in ("envs", "secrets", "labels", "argv"):
-                yield from _texts(document.get(name))  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
+                yield from _texts(document.get(name))  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType] - the same
 
 
 def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield from (word for word in (value, *value.split()) if len(word) >= _SECRET_CHARS_MIN)
     elif isinstance(value, dict):
-        for one in value.values():  # pyright: ignore[reportUnknownVariableType]
+        for one in value.values():  # pyright: ignore[reportUnknownVariableType] - JSON of any type
             yield from _texts(one)
     elif isinstance(value, list):
         for one in value:  # pyright: ignore[reportUnknownVariableType]
