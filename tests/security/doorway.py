@@ -12,6 +12,7 @@ from typing import cast
 from sandlot.contracts import Host
 from sandlot.fakes.host import FakeHost
 from sandlot.model import Scope, SessionFilter, limits
+from sandlot.previews.book import Place, PreviewBook
 from sandlot.rpc.messages import PROCEDURES
 from sandlot.server.connections import Bounds
 from sandlot.server.front import Front
@@ -19,7 +20,7 @@ from sandlot.server.http import HttpServer
 from sandlot.server.origins import Origins
 from sandlot.tenants.keys import KeyStore
 from sandlot.wiring.doors import Doors
-from tests.security.routes import Route
+from tests.security.routes import DOMAIN, Route
 from tests.unit.rpc.raw_http import Answer, envelope
 from tests.waiting import until
 
@@ -78,7 +79,8 @@ class Doorway:
         """As a client that means well would, of this session."""
         body = json.dumps({"sessionId": session_id} if route.is_procedure else {"id": session_id}).encode()
         kind = "application/connect+json" if route.is_stream else "application/json"
-        told = {"content-type": kind, "connect-timeout-ms": str(DEADLINE_MS), **(headers or {})}
+        told = {"content-type": kind, "connect-timeout-ms": str(DEADLINE_MS)}
+        told |= {**route.headers(session_id), **(headers or {})}
         body = envelope(body) if route.is_stream else body
         return await self.ask(route.method, route.of(session_id), key, body, told)
 
@@ -104,8 +106,9 @@ async def doorway(data: Path, *, has_keys: bool = True) -> AsyncGenerator[Doorwa
     keys, host = KeyStore(data), FakeHost()
     made = [keys.create(name, name, Scope.USE).secret for name in ("one", "two")] if has_keys else ["", ""]
     operator = keys.create("ops", "", Scope.OPERATE).secret if has_keys else ""
-    doors = Doors(cast("Host", host), data)
-    front = Front(doors.application, cast("Host", host), Origins(()), None, access_log=True)
+    doors = Doors(cast("Host", host), data, DOMAIN)
+    PreviewBook(data).show(Place("http://127.0.0.1", domain=DOMAIN))
+    front = Front(doors.application, cast("Host", host), Origins(()), None, access_log=True, previews=doors.previews)
     front.is_ready = True
     server = HttpServer(Bounds(200, limits.HEADER_TIMEOUT_S, limits.KEEP_ALIVE_S))
     watching = asyncio.ensure_future(doors.watch())

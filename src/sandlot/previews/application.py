@@ -10,19 +10,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from sandlot.contracts.host import Events
-from sandlot.model import InvalidArgument, SandlotError, SessionInfo, SessionNotFound
+from sandlot.model import SandlotError, SessionInfo, SessionNotFound
 from sandlot.previews import credentials
-from sandlot.previews.addresses import PreviewAddress, is_below, read_host, read_path, read_port
+from sandlot.previews.addresses import PreviewAddress, is_below
 from sandlot.previews.book import PreviewBook
 from sandlot.previews.connections import Dialler
 from sandlot.previews.credentials import Given
+from sandlot.previews.forms import OWN, SHARED, Place
 from sandlot.previews.heads import Header
 from sandlot.previews.makings import Makings
-from sandlot.previews.pages import say, tell
+from sandlot.previews.pages import refuse, say, tell
 from sandlot.previews.proxy import Forwarding, Proxy, Receive, Scope, Send
 
-SESSION_HEADER: Final = b"x-sandlot-session"
-PORT_HEADER: Final = b"x-sandlot-port"
 _FOREVER: Final = float("inf")
 
 
@@ -57,8 +56,8 @@ class Previews:
         scope["sandlot.shown"] = True
         headers = dict[bytes, bytes](scope["headers"])
         host = headers.get(b"host", b"")
-        address = read_host(host.decode("latin-1"), self._domain)
-        if address is None:
+        place = OWN.read(_target(scope), scope["headers"], self._domain)
+        if place is None or (address := place.address) is None:
             await say(send, scope, 404, "not_found", "No preview", "no sandbox has this address")
             return
         found = credentials.given(scope["headers"], _target(scope))
@@ -69,7 +68,7 @@ class Previews:
             await tell(send, scope, error)
             return
         if until is None:
-            await _refuse(send, scope)
+            await refuse(send, scope)
             return
         if found.query and self._book.read(address, found.query) and credentials.is_visit(scope["method"], headers):
             await _send_on(send, scope, found, until, b"/")
@@ -113,11 +112,11 @@ class Previews:
     async def admits(self, scope: Mapping[str, Any]) -> bool:
         """Whether it may go on without a key: it has a token for that port, or everybody may."""
         place = _shared_place(scope)
-        if place is None or place[0] is None:
+        if place is None or place.address is None:
             return False
         found = credentials.given(scope["headers"], _target(scope))
         try:
-            return await self._until(place[0], found, found.cookies) is not None
+            return await self._until(place.address, found, found.cookies) is not None
         except SandlotError:
             return False
 
@@ -125,11 +124,11 @@ class Previews:
         """`is_known`: whoever asks may use this host anyway."""
         scope["sandlot.shown"] = True
         headers = dict[bytes, bytes](scope["headers"])
-        place = _shared_place(scope)
-        address, prefix, _ = place or (None, b"", b"")
+        place = _shared_place(scope) or Place(None)
+        address, prefix = place.address, place.prefix
         if address is None:
             if not is_known:
-                await _refuse(send, scope)
+                await refuse(send, scope)
                 return
             await say(send, scope, 404, "not_found", "No preview", "this names no port of a sandbox")
             return
@@ -142,7 +141,7 @@ class Previews:
             await tell(send, scope, error)
             return
         if until is None:
-            await _refuse(send, scope)
+            await refuse(send, scope)
             return
         if headers.get(b"service-worker"):
             await say(send, scope, 403, "permission_denied", "Not here", "this origin is shared")
@@ -178,7 +177,7 @@ class Previews:
         except TimeoutError:
             tunnel = scope.get("sandlot.tunnel")
             if not sent.has_begun and not (tunnel is not None and tunnel.is_accepted):
-                await _refuse(send, scope)
+                await refuse(send, scope)
         except SandlotError as error:
             self._makings.forget(way.address.session_id)
             await tell(send, scope, error)
@@ -196,16 +195,13 @@ class _Sent:
         await self._send(message)
 
 
-def _shared_place(scope: Mapping[str, Any]) -> tuple[PreviewAddress | None, bytes, bytes] | None:
-    """The port, what stands before its path, and the path; no port where it is named wrongly. None: it is for no
-    port."""
-    target: bytes = _target(scope)
-    if target.startswith(b"/preview/"):
-        return read_path(target) or (None, b"", b"")
-    named = {name: value for name, value in scope["headers"] if name in (SESSION_HEADER, PORT_HEADER)}
-    if not named:
-        return None
-    return _named(named), b"", target
+def _shared_place(scope: Mapping[str, Any]) -> Place | None:
+    """None: it is for no port."""
+    target, headers = _target(scope), scope["headers"]
+    for form in SHARED:
+        if (place := form.read(target, headers, "")) is not None:
+            return place
+    return None
 
 
 def _target(scope: Mapping[str, Any]) -> bytes:
@@ -215,29 +211,6 @@ def _target(scope: Mapping[str, Any]) -> bytes:
         query: bytes = scope.get("query_string", b"")
         found = bytes(scope["raw_path"]) + (b"?" + query if query else b"")
     return found
-
-
-def _named(headers: Mapping[bytes, bytes]) -> PreviewAddress | None:
-    port = read_port(headers.get(PORT_HEADER, b"").decode("latin-1"))
-    try:
-        from_path = read_path(b"/preview/" + headers.get(SESSION_HEADER, b"") + b"/%d/" % (port or 0))
-    except (InvalidArgument, ValueError):
-        return None
-    return from_path[0] if from_path else None
-
-
-async def _refuse(send: Send, scope: Scope) -> None:
-    """The same for a session that nobody has."""
-    await say(
-        send,
-        scope,
-        401,
-        "unauthenticated",
-        "This preview needs a token",
-        "there is none in this request that is good for it now",
-        "`sandlot preview ID PORT` gives an address with a new one",
-        ((b"www-authenticate", b"Bearer"),),
-    )
 
 
 async def _send_on(send: Send, scope: Scope, found: Given, until: float, path: bytes) -> None:

@@ -62,6 +62,18 @@ async def tell(send: Send, scope: Mapping[str, Any], error: SandlotError, header
     await say(send, scope, status, error.code, title, error.message, step, more)
 
 
+async def refuse(send: Send, scope: Mapping[str, Any]) -> None:
+    """The same for a session that nobody has. Programs get the document that every refusal of the server is."""
+    title, step = "This preview needs a token", "`sandlot preview ID PORT` gives an address with a new one"
+    why = "there is none in this request that is good for it now"
+    asks: tuple[Header, ...] = ((b"www-authenticate", b"Bearer"),)
+    if b"text/html" in _accept(scope):
+        await _answer(send, scope, 401, b"text/html; charset=utf-8", _page(title, why, step), asks)
+        return
+    text = json.dumps({"code": "unauthenticated", "message": f"{title[:1].lower()}{title[1:]}: {why} ({step})"})
+    await _answer(send, scope, 401, b"application/json", text, asks)
+
+
 async def say(
     send: Send,
     scope: Mapping[str, Any],
@@ -72,7 +84,7 @@ async def say(
     next_step: str = "",
     headers: tuple[Header, ...] = (),
 ) -> None:
-    accept = next((value for name, value in scope["headers"] if name == b"accept"), b"").lower()
+    accept = _accept(scope)
     if b"text/html" in accept:
         kind, text = b"text/html; charset=utf-8", _page(title, message, next_step)
     elif b"application/json" in accept:
@@ -80,6 +92,16 @@ async def say(
         kind, text = b"application/json", json.dumps(document)
     else:
         kind, text = b"text/plain; charset=utf-8", f"{title}: {message}{f' ({next_step})' if next_step else ''}\n"
+    await _answer(send, scope, status, kind, text, headers)
+
+
+def _accept(scope: Mapping[str, Any]) -> bytes:
+    return next((value for name, value in scope["headers"] if name == b"accept"), b"").lower()
+
+
+async def _answer(
+    send: Send, scope: Mapping[str, Any], status: int, kind: bytes, text: str, headers: tuple[Header, ...]
+) -> None:
     body = text.encode("utf-8", "replace")
     found = [(b"content-type", kind), (b"content-length", b"%d" % len(body)), *_STRICT, *headers]
     await send({"type": "http.response.start", "status": status, "headers": found})
