@@ -18,7 +18,8 @@ from sandlot.gateways.opensandbox import GatewaySettings, OpenSandboxGateway
 from sandlot.host.admission import Queue
 from sandlot.host.service import SandboxHostService
 from sandlot.model import Scope, TenantLimits, limits
-from sandlot.server.connections import Bounds
+from sandlot.previews.proxy import Proxy
+from sandlot.server.crowd import Bounds
 from sandlot.server.http import HttpServer
 from sandlot.tenants.host import TenantHost, as_host
 from sandlot.tenants.room import Room
@@ -38,7 +39,7 @@ def tenant_of(host: Host, tenant: str) -> Host:
 @asynccontextmanager
 async def serve(host: Host, api_key: str = KEY) -> AsyncGenerator[str]:
     """The gateway on loopback, behind our own server; gives its address."""
-    gateway = OpenSandboxGateway(host, GatewaySettings(SECRET, api_key), passing(host))
+    gateway = OpenSandboxGateway(host, GatewaySettings(SECRET, api_key), passing(Proxy(host)))
     server = HttpServer(Bounds(limits.SERVER_CONNECTIONS_MAX, limits.HEADER_TIMEOUT_S, limits.KEEP_ALIVE_S))
     listening = socket.create_server(("127.0.0.1", 0))
     server.open(listening, gateway)

@@ -112,3 +112,14 @@ def read_all(connected: socket.socket) -> bytes:
         while piece := connected.recv(65536):
             found += piece
     return found
+
+
+def certificate(folder: Path, name: str, issuer: str | None = None) -> None:
+    """NAME.pem and NAME.key, for localhost."""
+    folder.mkdir(exist_ok=True)
+    words = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
+    words += ["-subj", f"/CN={name}", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    if issuer is not None:
+        words += ["-CA", f"{issuer}.pem", "-CAkey", f"{issuer}.key", "-addext", "basicConstraints=critical,CA:FALSE"]
+    words += ["-keyout", f"{name}.key", "-out", f"{name}.pem"]
+    subprocess.run(words, cwd=folder, check=True, capture_output=True, timeout=PATIENCE_S)

@@ -14,7 +14,7 @@ from sandlot.fakes.host import FakeHost
 from sandlot.model import Scope, SessionFilter, limits
 from sandlot.previews.book import Place, PreviewBook
 from sandlot.rpc.messages import PROCEDURES
-from sandlot.server.connections import Bounds
+from sandlot.server.crowd import Bounds
 from sandlot.server.front import Front
 from sandlot.server.http import HttpServer
 from sandlot.server.origins import Origins

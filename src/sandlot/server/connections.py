@@ -7,15 +7,13 @@ import asyncio
 import json
 import logging
 import sys
-from dataclasses import dataclass, field
-from typing import Any
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
-from uvicorn.server import ServerState
 
 from sandlot.model import limits
+from sandlot.server.crowd import Crowd
 from sandlot.server.joining import HOLD, Joining
 from sandlot.server.tunnels import ClientTunnel
 
@@ -23,33 +21,8 @@ _log = logging.getLogger("sandlot.server")
 # What uvicorn says is told by whoever is behind it, or is a request that was cut off on purpose.
 _quiet = logging.getLogger("sandlot.server.uvicorn")
 _quiet.setLevel(logging.CRITICAL + 1)
+_MUCH_BYTES = 16 * limits.KIB  # of a body, while others come
 _LOOKS = 4  # at a body that does not go on, within the time that it has
-
-
-@dataclass(slots=True)
-class Bounds:
-    """Of all connections; those who come after a change have the new ones."""
-
-    connections_max: int
-    header_timeout_s: float
-    keep_alive_s: float
-
-
-@dataclass(slots=True)
-class Crowd:
-    """All connections of a server. The order of `waiting` is that in which they began to wait for their clients."""
-
-    bounds: Bounds
-    state: ServerState = field(default_factory=ServerState)
-    greeting: int = 0  # accepted, not yet connections: TLS says hello first
-    waiting: "dict[Connection, float]" = field(default_factory=dict[Any, float])
-    refused: int = 0  # turned away because there were too many
-    late: int = 0  # closed because their clients did not go on
-    broken: int = 0  # closed because what came was not HTTP, or too much
-
-    @property
-    def count(self) -> int:
-        return len(self.state.connections) + self.greeting
 
 
 class TooLarge(Exception):
@@ -73,6 +46,7 @@ class Connection(HttpToolsProtocol):
         self._head_bytes = 0  # of a head that is coming
         self._framing_bytes = 0  # of a message, beside its body
         self._body_bytes = 0
+        self._body_bytes_seen = 0  # when it was asked whether it goes on
         self._has_begun = False  # a head has
         self._is_in_message = False
         self._last_data_at = 0.0
@@ -90,12 +64,12 @@ class Connection(HttpToolsProtocol):
         super().connection_made(transport)
         self._joining = Joining(transport)
         if self._is_trusted:
-            self._crowd.waiting[self] = self.loop.time()
+            self._crowd.let_rest(self)
         else:
             self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._crowd.waiting.pop(self, None)
+        self._crowd.leave(self)
         for timer in (self._head_timer, self._rest_timer, self._body_timer, self._write_timer):
             if timer is not None:
                 timer.cancel()
@@ -108,6 +82,11 @@ class Connection(HttpToolsProtocol):
     def is_busy(self) -> bool:
         """Whether a request of it is under way."""
         return self.cycle is not None and not self.cycle.response_complete  # pyright: ignore[reportUnnecessaryComparison] - None before the first
+
+    def goes_on(self) -> bool:
+        """A head is short, and has no excuse; of a body much came, or it is not we who wait."""
+        came, self._body_bytes_seen = self._body_bytes - self._body_bytes_seen, self._body_bytes
+        return self._is_in_message and (came >= _MUCH_BYTES or self.flow.read_paused)
 
     def drop(self) -> None:
         """At once, whatever is under way: what is still said goes nowhere."""
@@ -176,12 +155,12 @@ class Connection(HttpToolsProtocol):
         self.scope[HOLD] = self._joining.hold  # pyright: ignore[reportGeneralTypeIssues] - the same
         super().on_headers_complete()
         self.cycle.transport = self._joining  # pyright: ignore[reportAttributeAccessIssue] - it has what is asked of it
-        self._head_bytes = self._framing_bytes = self._body_bytes = 0
+        self._head_bytes = self._framing_bytes = self._body_bytes = self._body_bytes_seen = 0
         self._is_in_message, self._has_begun = True, False
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
-        self._crowd.waiting.pop(self, None)
+        self._crowd.leave(self)
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
@@ -195,7 +174,7 @@ class Connection(HttpToolsProtocol):
         if self._body_timer is not None:
             self._body_timer.cancel()
             self._body_timer = None
-        self._crowd.waiting.pop(self, None)
+        self._crowd.leave(self)
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
@@ -250,7 +229,7 @@ class Connection(HttpToolsProtocol):
     # ---- waiting for the client --------------------------------------------------------------------------------
 
     def _await_head(self) -> None:
-        self._crowd.waiting[self] = self.loop.time()
+        self._crowd.await_(self)
         self._head_timer = self.loop.call_later(self._crowd.bounds.header_timeout_s, self._end_of_patience)
 
     def _end_of_patience(self) -> None:
@@ -266,7 +245,8 @@ class Connection(HttpToolsProtocol):
 
     def _rest(self) -> None:
         """Until the next request, or for as long as that may take."""
-        self._resting_since = self._crowd.waiting[self] = self.loop.time()
+        self._resting_since = self.loop.time()
+        self._crowd.let_rest(self)
         if self._rest_timer is None:
             self._rest_timer = self.loop.call_later(self.timeout_keep_alive, self._end_of_rest)
 
@@ -288,7 +268,8 @@ class Connection(HttpToolsProtocol):
             self._crowd.late += 1
             self.refuse(408, "deadline_exceeded", "the body of the request did not go on", counted=False)
             return
-        self._crowd.waiting.setdefault(self, now)
+        if self not in self._crowd.awaited:
+            self._crowd.await_(self)
         self._body_timer = self.loop.call_later(limits.BODY_PAUSE_S / _LOOKS, self._look_at_body)
 
     # ---- what goes ---------------------------------------------------------------------------------------------
@@ -339,4 +320,4 @@ def answer(status: int, code: str, message: str) -> bytes:
     return STATUS_LINE[status] + head + body
 
 
-__all__ = ["Ambiguous", "Bounds", "Connection", "Crowd", "FlowControl", "TooLarge", "answer"]
+__all__ = ["Ambiguous", "Connection", "FlowControl", "TooLarge", "answer"]

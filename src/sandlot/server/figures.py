@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from sandlot.model import Health, HealthStatus
-from sandlot.server.connections import Crowd
+from sandlot.server.crowd import Crowd
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 _PROCEDURES_MAX = 300  # names that get a figure of their own: anyone can make up others
@@ -25,7 +25,7 @@ class _Connections(Collector):
     def collect(self) -> Iterator[Metric]:
         crowd = self._crowd
         yield GaugeMetricFamily("sandlot_connections", "Connections that are open.", crowd.count)
-        yield GaugeMetricFamily("sandlot_connections_waiting", "Of these, without a request.", len(crowd.waiting))
+        yield GaugeMetricFamily("sandlot_connections_waiting", "Of these, without a request.", crowd.waiting)
         ended = CounterMetricFamily("sandlot_connections_ended", "Connections that the server ended.", labels=["why"])
         for why, count in (("refused", crowd.refused), ("late", crowd.late), ("broken", crowd.broken)):
             ended.add_metric([why], count)

@@ -11,7 +11,8 @@ from weakref import WeakSet
 
 from uvicorn.config import Config
 
-from sandlot.server.connections import Bounds, Connection, Crowd
+from sandlot.server.connections import Connection
+from sandlot.server.crowd import Bounds, Crowd
 from sandlot.server.listening import Door, Listening, Tls
 
 Scope = MutableMapping[str, Any]

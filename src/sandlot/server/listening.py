@@ -16,14 +16,14 @@ from secrets import token_hex
 
 from sandlot.config.addresses import Address
 from sandlot.model import Unavailable, limits
-from sandlot.server.connections import Crowd, answer
+from sandlot.server.connections import answer
+from sandlot.server.crowd import Crowd
 from sandlot.server.peers import peer_of
 
 _log = logging.getLogger("sandlot.server")
 _BACKLOG = 4096
 _AT_ONCE = 64  # taken in one turn of the loop
 _BREATH_S = 0.5  # when the process has no descriptors left
-_EVICTED_AFTER_S = 1.0  # who has waited for less is not put out for another
 
 Protocol = Callable[[], asyncio.Protocol]
 Tls = Callable[[], ssl.SSLContext | None]
@@ -90,7 +90,7 @@ class Listening:
     def __init__(self, crowd: Crowd) -> None:
         self._crowd = crowd
         self._doors: list[Door] = []
-        self._greetings: set[asyncio.Task[None]] = set()
+        self._greetings: set[_Greeting] = set()
         self._loop = asyncio.get_running_loop()
         self._is_breathless = False
 
@@ -106,7 +106,7 @@ class Listening:
             self._loop.remove_reader(door.socket.fileno())
         self._doors.clear()
         for greeting in self._greetings:
-            greeting.cancel()
+            greeting.drop()
 
     def _take(self, door: Door) -> None:
         for _ in range(_AT_ONCE):
@@ -124,10 +124,10 @@ class Listening:
         if not self._is_breathless:
             _log.error("no connection can be taken: %s", error.strerror)
         self._is_breathless = True
-        self._evict()
+        made = sum(self._crowd.make_room() for _ in range(_AT_ONCE))
         for door in self._doors:
             self._loop.remove_reader(door.socket.fileno())
-        self._loop.call_later(_BREATH_S, self._go_on)
+        self._loop.call_later(_BREATH_S / 10 if made else _BREATH_S, self._go_on)
 
     def _go_on(self) -> None:
         self._is_breathless = False
@@ -140,38 +140,14 @@ class Listening:
             _log.warning("refused a connection of user %d", peer_of(taken)[1])
             taken.close()
             return
-        if self._crowd.count >= self._crowd.bounds.connections_max and not self._evict():
+        if self._crowd.count >= self._crowd.bounds.connections_max and not self._crowd.make_room():
             self._turn_away(taken, door)
             return
         if taken.family != socket.AF_UNIX:
             _look_after(taken)
-        self._crowd.greeting += 1
-        greeting = self._loop.create_task(self._greet(taken, door))
+        greeting = _Greeting(taken, self._crowd)
         self._greetings.add(greeting)
-        greeting.add_done_callback(self._greetings.discard)
-
-    async def _greet(self, taken: socket.socket, door: Door) -> None:
-        tls = door.tls() if door.tls else None
-        patience = limits.HANDSHAKE_S if tls else None
-        try:
-            await self._loop.connect_accepted_socket(door.protocol, taken, ssl=tls, ssl_handshake_timeout=patience)
-        except (OSError, ssl.SSLError, TimeoutError) as error:
-            self._crowd.broken += 1
-            _log.debug("a connection came to nothing: %s", error)
-            taken.close()
-        finally:
-            self._crowd.greeting -= 1
-
-    def _evict(self) -> bool:
-        """Whoever has let us wait longest makes room."""
-        for connection, since in self._crowd.waiting.items():
-            if self._loop.time() - since < _EVICTED_AFTER_S:
-                return False
-            self._crowd.late += 1
-            del self._crowd.waiting[connection]
-            connection.drop()
-            return True
-        return False
+        greeting.begin(door, self._greetings.discard)
 
     def _turn_away(self, taken: socket.socket, door: Door) -> None:
         self._crowd.refused += 1
@@ -181,6 +157,49 @@ class Listening:
         except OSError:
             pass
         taken.close()
+
+
+class _Greeting:
+    """One who was taken and is no connection yet. With TLS that takes as long as he likes, within bounds."""
+
+    __slots__ = ("_crowd", "_taken", "_task")
+
+    def __init__(self, taken: socket.socket, crowd: Crowd) -> None:
+        self._taken = taken
+        self._crowd = crowd
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self, door: Door, ended: Callable[["_Greeting"], None]) -> None:
+        tls = door.tls() if door.tls else None
+        self._crowd.greeting += 1
+        if tls is not None:
+            self._crowd.await_(self)
+        self._task = asyncio.get_running_loop().create_task(self._greet(door.protocol, tls, ended))
+
+    def goes_on(self) -> bool:
+        return False
+
+    def drop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _greet(
+        self, protocol: Protocol, tls: ssl.SSLContext | None, ended: Callable[["_Greeting"], None]
+    ) -> None:
+        loop, patience = asyncio.get_running_loop(), limits.HANDSHAKE_S if tls else None
+        is_connected = False
+        try:
+            await loop.connect_accepted_socket(protocol, self._taken, ssl=tls, ssl_handshake_timeout=patience)
+            is_connected = True
+        except (OSError, ssl.SSLError, TimeoutError) as error:
+            self._crowd.broken += 1
+            _log.debug("a connection came to nothing: %s", error)
+        finally:
+            if not is_connected:
+                self._taken.close()
+            self._crowd.greeting -= 1
+            self._crowd.leave(self)
+            ended(self)
 
 
 def _look_after(taken: socket.socket) -> None:

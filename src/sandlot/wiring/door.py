@@ -7,7 +7,7 @@ from sandlot.contracts import Host
 from sandlot.model import limits
 from sandlot.rpc.asgi import Application, Message
 from sandlot.rpc.server import application
-from sandlot.server.connections import Bounds
+from sandlot.server.crowd import Bounds
 from sandlot.server.http import HttpServer
 
 

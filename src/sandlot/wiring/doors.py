@@ -88,8 +88,8 @@ class Doors:
         wire = procedures(host)
         if kept:
             self._wires.append(wire)
-        gateway = OpenSandboxGateway(host, GatewaySettings(self._secret, who=who), passing(host))
         previews = self._shown[0] if host is self._host else Previews(host, self._book, "")
+        gateway = OpenSandboxGateway(host, GatewaySettings(self._secret, who=who), passing(previews.proxy))
         if kept and previews not in self._shown:
             self._shown.append(previews)
 

@@ -12,7 +12,8 @@ from sandlot.environments.derived import DerivedProvider
 from sandlot.gateways.opensandbox import GatewaySettings, OpenSandboxGateway
 from sandlot.model import limits
 from sandlot.opensandbox import AsyncOpenSandboxClient, OpenSandboxControl, OpenSandboxVendor
-from sandlot.server.connections import Bounds
+from sandlot.previews.proxy import Proxy
+from sandlot.server.crowd import Bounds
 from sandlot.server.http import HttpServer
 from sandlot.wiring.passing import passing
 
@@ -36,7 +37,7 @@ async def opensandbox_control(host: Host) -> AsyncGenerator[Target]:
 async def _client(host: Host) -> AsyncGenerator[AsyncOpenSandboxClient]:
     """Of a server on the loopback, which nobody else has the key of."""
     key = secrets.token_hex(16)
-    gateway = OpenSandboxGateway(host, GatewaySettings(secrets.token_bytes(32), key), passing(host))
+    gateway = OpenSandboxGateway(host, GatewaySettings(secrets.token_bytes(32), key), passing(Proxy(host)))
     server = HttpServer(Bounds(limits.SERVER_CONNECTIONS_MAX, limits.HEADER_TIMEOUT_S, limits.KEEP_ALIVE_S))
     listening = socket.create_server(("127.0.0.1", 0))
     server.open(listening, gateway)

@@ -5,15 +5,13 @@ from collections.abc import Iterable, Sequence
 from sandlot.gateways.opensandbox.passage import Pass, PortWay
 from sandlot.gateways.web import Receive, Scope, Send
 from sandlot.previews.addresses import PreviewAddress
-from sandlot.previews.connections import Dialler
 from sandlot.previews.heads import Header
 from sandlot.previews.locations import led_back
 from sandlot.previews.proxy import Forwarding, Proxy
 
 
-def passing(host: Dialler) -> Pass:
-    """Connections that wait for another request end by themselves."""
-    proxy = Proxy(host)
+def passing(proxy: Proxy) -> Pass:
+    """On connections that the proxy holds, whoever else uses it."""
 
     async def forward(scope: Scope, receive: Receive, send: Send, way: PortWay) -> None:
         address = PreviewAddress(way.session_id, way.port)

@@ -20,7 +20,7 @@ from sandlot.model import InvalidArgument, SandlotError
 from sandlot.previews.book import Place as ShownAt
 from sandlot.previews.book import PreviewBook
 from sandlot.server import logs
-from sandlot.server.connections import Bounds
+from sandlot.server.crowd import Bounds
 from sandlot.server.figures import Figures
 from sandlot.server.front import Front
 from sandlot.server.http import HttpServer

@@ -11,7 +11,7 @@ from sandlot.host.port_streams import SocketStream
 from sandlot.model import NotFound, limits
 from sandlot.previews.addresses import PreviewAddress
 from sandlot.previews.proxy import Forwarding, Proxy, Receive, Scope, Send
-from sandlot.server.connections import Bounds
+from sandlot.server.crowd import Bounds
 from sandlot.server.front import say
 from sandlot.server.http import HttpServer
 

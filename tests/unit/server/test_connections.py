@@ -2,25 +2,34 @@
 
 import asyncio
 import socket
+import ssl
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
+from sandlot.config.service import TlsFiles
 from sandlot.model import limits
-from sandlot.server.connections import Bounds
+from sandlot.server.crowd import Bounds
 from sandlot.server.http import HttpServer, Message, Receive, Scope, Send
 from sandlot.server.joining import HOLD
+from sandlot.server.tls import server_context
+from tests.serving import certificate
 from tests.waiting import until
 
 GET = b"GET /ok HTTP/1.1\r\nhost: x\r\n\r\n"
+HOLD_ON = b"GET /hold HTTP/1.1\r\nhost: x\r\n\r\n"
 POST = b"POST /read HTTP/1.1\r\nhost: x\r\n"
 LONG_S = 3600.0
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
-    """/read answers with the size of the body; all else at once."""
+    """/read answers with the size of the body, /hold never; all else at once."""
     size = 0
+    while scope["path"] == "/hold":
+        if (await receive())["type"] == "http.disconnect":
+            return
     if scope["path"] == "/read":
         message: Message = {"more_body": True}
         while message.get("more_body"):
@@ -71,12 +80,15 @@ async def everything(reader: asyncio.StreamReader) -> bytes:
 
 @asynccontextmanager
 async def stage(
-    connections_max: int = 100, header_timeout_s: float = LONG_S, keep_alive_s: float = LONG_S
+    connections_max: int = 100,
+    header_timeout_s: float = LONG_S,
+    keep_alive_s: float = LONG_S,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncGenerator[Stage]:
     server = HttpServer(Bounds(connections_max, header_timeout_s, keep_alive_s))
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
-        server.open(listening, application)
+        server.open(listening, application, tls=lambda: tls)
         found = Stage(server, listening.getsockname()[1])
         found.writers = []
         try:
@@ -188,16 +200,77 @@ async def test_requests_that_come_before_an_answer_stand_in_turn_and_are_bounded
         assert await here.is_well()
 
 
-async def test_who_is_one_too_many_is_told_and_the_longest_silent_makes_room() -> None:
+async def test_who_comes_when_all_are_at_work_is_told_so() -> None:
+    async with stage(connections_max=2) as here:
+        for _ in range(2):
+            await here.open(HOLD_ON)
+        assert await until(lambda: len(here.crowd.state.tasks) == 2)
+        assert (await here.ask(GET)).startswith(b"HTTP/1.1 503 ")
+        assert here.crowd.refused == 1
+
+
+async def test_whoever_was_silent_longest_makes_room_at_once() -> None:
     async with stage(connections_max=3) as here:
         silent = [await here.open() for _ in range(3)]
-        assert await until(lambda: len(here.crowd.waiting) == 3)
-        assert (await here.ask(GET)).startswith(b"HTTP/1.1 503 "), "nobody has been silent for long"
-        assert here.crowd.refused >= 1
-        await asyncio.sleep(1.1)
+        assert await until(lambda: here.crowd.waiting == 3)
         assert await here.is_well()
         async with asyncio.timeout(60):
             assert await everything(silent[0][0]) == b"", "who came first had to go"
+        assert here.crowd.refused == 0
+        assert here.crowd.late == 1
+
+
+async def test_who_was_answered_rests_while_others_are_silent() -> None:
+    async with stage(connections_max=8) as here:
+        reader, writer = await here.open(GET)
+        async with asyncio.timeout(60):
+            await reader.readuntil(b"\r\n\r\n0")
+            for number in range(40):
+                await here.open(b"" if number % 2 else b"GET /")
+            assert await here.is_well()
+            writer.write(GET)
+            assert (await reader.readuntil(b"\r\n\r\n0")).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_who_rests_makes_room_where_few_have_asked_nothing() -> None:
+    async with stage(connections_max=8) as here:
+        resting = [await here.open(GET) for _ in range(8)]
+        assert await until(lambda: len(here.crowd.resting) == 8)
+        newest = await here.open()
+        async with asyncio.timeout(60):
+            assert (await everything(resting[0][0])).endswith(b"\r\n\r\n0")
+            newest[1].write(GET)
+            assert b"200 OK" in await newest[0].readuntil(b"\r\n\r\n0")
+
+
+async def test_a_body_that_goes_on_is_not_put_out() -> None:
+    async with stage(connections_max=4) as here:
+        piece, size = b"x" * 20_000, 40 * 20_000
+        reader, writer = await here.open(POST + b"connection: close\r\ncontent-length: %d\r\n\r\n" % size)
+        slow, _writer = await here.open(POST + b"content-length: 9\r\n\r\nx")
+        assert await until(lambda: len(here.crowd.awaited) == 2)
+        for _ in range(40):
+            writer.write(piece)
+            await writer.drain()
+            await here.open()
+        async with asyncio.timeout(60):
+            assert (await everything(reader)).endswith(b"%d" % size)
+            assert await everything(slow) == b""
+
+
+async def test_who_says_no_hello_makes_room(tmp_path: Path) -> None:
+    certificate(tmp_path, "own")
+    context = server_context(TlsFiles(tmp_path / "own.pem", tmp_path / "own.key", None))
+    async with stage(connections_max=3, tls=context) as here:
+        silent = [await here.open() for _ in range(3)]
+        assert await until(lambda: here.crowd.waiting == 3)
+        trust = ssl.create_default_context(cafile=str(tmp_path / "own.pem"))
+        async with asyncio.timeout(60):
+            reader, writer = await asyncio.open_connection("localhost", here.port, ssl=trust)
+            here.writers.append(writer)
+            writer.write(GET)
+            assert b"200 OK" in await reader.readuntil(b"\r\n\r\n0")
+            assert await everything(silent[0][0]) == b""
 
 
 async def test_hundreds_of_slow_clients_do_not_disturb_others() -> None:
@@ -206,7 +279,7 @@ async def test_hundreds_of_slow_clients_do_not_disturb_others() -> None:
             await here.open(b"GET / HTTP/1.1\r\nx")
             await here.open()
             await here.open(POST + b"content-length: 9\r\n\r\nx")
-        assert await until(lambda: len(here.crowd.waiting) == 600)
+        assert await until(lambda: here.crowd.waiting == 600)
         for _ in range(20):
             assert await here.is_well()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sandlot.fakes.host import FakeHost
-from sandlot.server.connections import Bounds, Crowd
+from sandlot.server.crowd import Bounds, Crowd
 from sandlot.server.figures import Figures
 
 DEPLOY = Path(__file__).parents[3] / "deploy"

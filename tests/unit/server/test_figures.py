@@ -3,7 +3,7 @@
 import pytest
 
 from sandlot.model import Health, HealthStatus, PoolSpace, Share
-from sandlot.server.connections import Bounds, Crowd
+from sandlot.server.crowd import Bounds, Crowd
 from sandlot.server.figures import Figures
 
 

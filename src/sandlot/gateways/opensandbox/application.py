@@ -7,19 +7,14 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from sandlot.contracts import Host
-from sandlot.gateways.opensandbox import translate
-from sandlot.gateways.opensandbox.code import Code
-from sandlot.gateways.opensandbox.commands import Commands
+from sandlot.gateways.opensandbox import execd, translate
 from sandlot.gateways.opensandbox.egress import Egress
-from sandlot.gateways.opensandbox.files import Files
 from sandlot.gateways.opensandbox.lifecycle import USER, Lifecycle
-from sandlot.gateways.opensandbox.metrics import Metrics
 from sandlot.gateways.opensandbox.passage import Pass, no_way, passage
 from sandlot.gateways.opensandbox.refusals import EGRESS, EXECD, LIFECYCLE, refusals
 from sandlot.gateways.opensandbox.schema import Refused, read_port
 from sandlot.gateways.opensandbox.settings import EGRESS_PORT, EXECD_PORT, GatewaySettings, token_header
 from sandlot.gateways.opensandbox.templates import Templates
-from sandlot.gateways.opensandbox.terminals import Terminals
 from sandlot.gateways.web import Answer, Passage, Receive, Request, Route, Router, Scope, Send
 from sandlot.model import LimitReached, SandlotError, Unavailable
 
@@ -45,9 +40,7 @@ class OpenSandboxGateway:
         self.lifecycle = Router(
             [*lifecycle, *egress.lifecycle_routes(), *Templates(host).routes(), *refusals(LIFECYCLE)]
         )
-        execd = [*Commands(host, USER).routes(), *Files(host, USER).routes(), *Metrics(host).routes()]
-        execd += [*Terminals(host, USER).routes(), *Code(host, USER).routes()]
-        self.execd = Router([Route("GET", "/ping", self._ping), *execd, *refusals(EXECD)])
+        self.execd = Router([Route("GET", "/ping", self._ping), *execd.routes(host, USER), *refusals(EXECD)])
         self.egress = Router([*egress.routes(), *refusals(EGRESS)])
         self._proxy = Route("*", PROXY, self._proxied)
         self._signed = Route("*", SIGNED, self._proxied)

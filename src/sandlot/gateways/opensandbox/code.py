@@ -9,7 +9,7 @@ from sandlot.contracts import CodeStream, Host
 from sandlot.gateways.opensandbox.commands import PING_S, STREAM, closing, directory
 from sandlot.gateways.opensandbox.events import frame
 from sandlot.gateways.opensandbox.schema import Reader, Refused
-from sandlot.gateways.web import Answer, Request, Route
+from sandlot.gateways.web import Answer, Request
 from sandlot.model import (
     CodeContext,
     CodeError,
@@ -38,17 +38,6 @@ class Code:
     def __init__(self, host: Host, user: str) -> None:
         self._host = host
         self._user = user
-
-    def routes(self) -> list[Route]:
-        return [
-            Route("POST", "/code/context", self.create),
-            Route("GET", "/code/contexts", self.list_contexts),
-            Route("DELETE", "/code/contexts", self.delete_language),
-            Route("GET", "/code/contexts/{context}", self.get),
-            Route("DELETE", "/code/contexts/{context}", self.delete),
-            Route("POST", "/code", self.run),
-            Route("DELETE", "/code", self.interrupt),
-        ]
 
     async def create(self, request: Request) -> Answer:
         body = Reader(await request.document())

@@ -12,7 +12,7 @@ from sandlot.gateways.opensandbox import events, translate
 from sandlot.gateways.opensandbox.events import Lines, frame
 from sandlot.gateways.opensandbox.files import where
 from sandlot.gateways.opensandbox.schema import Reader, Refused, parameter
-from sandlot.gateways.web import Answer, Request, Route
+from sandlot.gateways.web import Answer, Request
 from sandlot.model import (
     CallNotFound,
     CallOutput,
@@ -46,17 +46,6 @@ class Commands:
     def __init__(self, host: Host, user: str) -> None:
         self._host = host
         self._user = user
-
-    def routes(self) -> list[Route]:
-        return [
-            Route("POST", "/command", self.run),
-            Route("DELETE", "/command", self.interrupt),
-            Route("GET", "/command/status/{command}", self.status),
-            Route("GET", "/command/{command}/logs", self.logs),
-            Route("POST", "/session", self.create_session),
-            Route("POST", "/session/{session}/run", self.run_in_session),
-            Route("DELETE", "/session/{session}", self.delete_session),
-        ]
 
     async def run(self, request: Request) -> Answer:
         body = Reader(await request.document())

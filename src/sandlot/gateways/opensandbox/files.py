@@ -11,7 +11,7 @@ from sandlot.contracts import Host
 from sandlot.gateways.multipart import Part, boundary_of, read_parts
 from sandlot.gateways.opensandbox import translate
 from sandlot.gateways.opensandbox.schema import Reader, Refused
-from sandlot.gateways.web import Answer, Handler, Request, Route, read_json
+from sandlot.gateways.web import Answer, Request, read_json
 from sandlot.model import (
     DirectoryMake,
     FileChange,
@@ -36,29 +36,12 @@ METADATA_BYTES_MAX: Final = 64 << 10
 PATHS_MAX: Final = 1000
 HOME: Final = "/root"
 _RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})(?:,.*)?", re.ASCII)
-_OWN: Final = "/v1/filesystem/{uid}/{gid}"
 
 
 class Files:
     def __init__(self, host: Host, user: str) -> None:
         self._host = host
         self._user = user
-
-    def routes(self) -> list[Route]:
-        verbs: list[tuple[str, str, Handler]] = [
-            ("GET", "/files/info", self.info),
-            ("POST", "/files/upload", self.upload),
-            ("GET", "/files/download", self.download),
-            ("GET", "/files/search", self.search),
-            ("POST", "/files/replace", self.replace),
-            ("POST", "/files/mv", self.move),
-            ("POST", "/files/permissions", self.permissions),
-            ("DELETE", "/files", self.remove),
-            ("GET", "/directories/list", self.list_directory),
-            ("POST", "/directories", self.make_directories),
-            ("DELETE", "/directories", self.remove_directories),
-        ]
-        return [Route(verb, before + path, handler) for before in ("", _OWN) for verb, path, handler in verbs]
 
     def _who(self, request: Request) -> str:
         if "uid" not in request.values:

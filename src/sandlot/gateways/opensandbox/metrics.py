@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from typing import Any, Final
 
 from sandlot.contracts import Host
-from sandlot.gateways.web import Answer, Request, Route
+from sandlot.gateways.web import Answer, Request
 from sandlot.model import MetricsRequest, SessionSample
 
 WATCH_S: Final = 1.0
@@ -16,9 +16,6 @@ _MIB: Final = 1 << 20
 class Metrics:
     def __init__(self, host: Host) -> None:
         self._host = host
-
-    def routes(self) -> list[Route]:
-        return [Route("GET", "/metrics", self.get), Route("GET", "/metrics/watch", self.watch)]
 
     async def _now(self, session_id: str) -> dict[str, Any]:
         samples = await self._host.session_metrics(MetricsRequest(session_id, limit=1))

@@ -11,7 +11,7 @@ from sandlot.contracts import Host, TerminalStream
 from sandlot.gateways import websockets
 from sandlot.gateways.opensandbox.commands import ENVS, SHELL, directory, wrapped
 from sandlot.gateways.opensandbox.schema import Reader, Refused, parameter
-from sandlot.gateways.web import Answer, Passage, Receive, Request, Route, Scope, Send
+from sandlot.gateways.web import Answer, Passage, Receive, Request, Scope, Send
 from sandlot.gateways.websockets import WebSocket
 from sandlot.model import (
     InputMode,
@@ -38,14 +38,6 @@ class Terminals:
     def __init__(self, host: Host, user: str) -> None:
         self._host = host
         self._user = user
-
-    def routes(self) -> list[Route]:
-        return [
-            Route("POST", "/pty", self.create),
-            Route("GET", "/pty/{pty}", self.get),
-            Route("DELETE", "/pty/{pty}", self.delete),
-            Route("GET", "/pty/{pty}/ws", self.attach),
-        ]
 
     async def create(self, request: Request) -> Answer:
         body = Reader(await request.document(empty={}) or {})
