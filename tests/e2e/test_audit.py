@@ -96,6 +96,29 @@ def test_what_needs_no_server_is_written_down_too(data_dir: Path) -> None:
     assert [one["verb"] for one in told if one["phase"] == "asked"] == ["create", "call", "destroy"]
 
 
+def test_what_becomes_of_keys_is_written_down(data_dir: Path) -> None:
+    """By the command line before a server, beside one and behind one: by the server that there is, or by the next."""
+    assert sandlot(data_dir, "key", "create", "ops")[0] == 0
+    with server(data_dir) as one:
+        code, made = sandlot(data_dir, "key", "create", "ci", "--tenant", "team")
+        assert code == 0
+        with Client(url=f"http://127.0.0.1:{one.port}", api_key=made.strip()) as client:
+            Sandbox.create(id="work", client=client).kill()
+        assert sandlot(data_dir, "key", "limit", "team", "--sessions", "3")[0] == 0
+        one.process.send_signal(signal.SIGKILL)
+        one.process.wait(60)
+    assert sandlot(data_dir, "key", "revoke", "ci")[0] == 0
+    assert not [one for one in records(data_dir) if one["verb"] == "key_revoke"], "it waits for whoever has the log"
+    with Client(data_dir=data_dir) as client:
+        assert Sandbox.list(client=client) == []
+    told = records(data_dir)
+    assert [one["verb"] for one in told if one["phase"] != "done" or one["verb"].startswith("key")] == [
+        *("key_create", "key_create", "create", "destroy", "key_limit", "key_revoke"),
+    ]
+    assert "ci" in sandlot(data_dir, "audit", "log")[1]
+    assert sandlot(data_dir, "audit", "verify")[0] == 0
+
+
 def test_no_death_of_the_server_takes_anything_away(data_dir: Path) -> None:
     """What was answered stands in the log, and the next server goes on behind it."""
     answered = 0

@@ -26,6 +26,7 @@ class AuditLog:
         self._before = self._last = BEGINNING
         self._fd = -1
         self._size = 0
+        self.last_line = b""  # as it was found
         self._lost = 0  # records that there was no room for
         self._synced_at = 0.0
         self._syncing: threading.Thread | None = None
@@ -54,8 +55,10 @@ class AuditLog:
             begin = max(0, size - 2 * LINE_BYTES_MAX)
             tail = os.pread(fd, size - begin, begin)
             whole, _, half = tail.rpartition(b"\n")
-            found = place_of(whole.rpartition(b"\n")[2])
+            line = whole.rpartition(b"\n")[2]
+            found = place_of(line)
             if found is not None:
+                self.last_line = line
                 if half:
                     os.ftruncate(fd, size - len(half))
                 self._fd, self._size = fd, size - len(half)

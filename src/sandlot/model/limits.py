@@ -172,6 +172,7 @@ TOKEN_LIFETIME_S_MAX = 365 * 24 * 3600.0
 TOKENS_KEPT = 1000  # whose door is kept open; the others are made again when they come
 AUDIT_FILE_BYTES = 16 * MIB  # of one file of the audit log
 AUDIT_FILES = 64  # that are kept of it
+KEY_CHANGES_MAX = 1000  # of keys that wait to be told to the audit log; each is a few hundred bytes
 AUDIT_SYNC_S = 5.0  # between two times that it is brought to the disk
 WEBHOOKS_MAX = 16  # addresses that events are told to
 WEBHOOK_RESOLVE_S = 10.0  # for the address of a name

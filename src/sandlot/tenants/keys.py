@@ -9,7 +9,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -30,6 +30,7 @@ from sandlot.model import (
     read_token,
     signing_key_of,
 )
+from sandlot.tenants import changes
 from sandlot.tenants.secret_files import read_secret
 
 PREFIX = "sl"
@@ -40,9 +41,11 @@ _NOTHING = bytes(hashlib.sha256().digest_size)
 
 
 class KeyStore:
-    def __init__(self, folder: Path) -> None:
-        """Nothing is made before a key is."""
+    def __init__(self, folder: Path, changed: Callable[[], None] = lambda: None) -> None:
+        """Nothing is made before a key is. `changed` hears of a file that is another one by now, before a key in it is
+        good for anything."""
         self._path = folder / KEYS_FILE
+        self._changed = changed
         self._read_at: tuple[int, int, int] | None = None
         self._keys: dict[str, tuple[KeyInfo, str]] = {}
         self._sealed: dict[str, bytes] = {}  # what tokens are signed with; without the secret it is nothing
@@ -142,17 +145,19 @@ class KeyStore:
         key = f"{PREFIX}_{key_id}_{secret}"
         info = KeyInfo(key_id, name, tenant, scope, now, None if lifetime_s is None else now + lifetime_s)
         signing = zip(signing_key_of(key), self._seal(key_id), strict=True)
-        with self._changing():
+        with self._changing() as note:
             self._keys[key_id] = (info, _hashed(key))
             self._sealed[key_id] = bytes(one ^ other for one, other in signing)
+            note("key_create", changes.told_of(info))
         return NewKey(info, key)
 
     def revoke(self, key_id: str) -> KeyInfo:
         """By its id or its name. Raises NotFound, InvalidArgument when several have the name."""
-        with self._changing():
+        with self._changing() as note:
             info, hashed = self._keys[self._one(key_id).key_id]
             if info.revoked is None:
                 info = replace(info, revoked=time.time())
+                note("key_revoke", changes.told_of(info))
             self._keys[info.key_id] = (info, hashed)
         return info
 
@@ -168,8 +173,9 @@ class KeyStore:
 
     def set_limits(self, tenant: str, limits: TenantLimits) -> None:
         check_tenant(tenant)
-        with self._changing():
+        with self._changing() as note:
             self._limits[tenant] = limits
+            note("key_limit", {"tenant": tenant, **{name: most for name, most in asdict(limits).items() if most}})
 
     # ---- the file ----------------------------------------------------------------------------------------------
 
@@ -183,6 +189,7 @@ class KeyStore:
         if read_at != self._read_at:
             self._load()
             self._read_at = read_at
+            self._changed()
 
     def _load(self) -> None:
         """Raises Unavailable: a file that cannot be read lets nobody in."""
@@ -198,16 +205,17 @@ class KeyStore:
         self._keys, self._sealed, self._limits = keys, sealed, limits
 
     @contextmanager
-    def _changing(self) -> Generator[None]:
-        """One at a time, on what is there by now; written whole, or not at all."""
+    def _changing(self) -> Generator[Callable[[str, Mapping[str, Any]], None]]:
+        """One at a time, on what is there by now; written whole, or not at all, and with it what is noted of it."""
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             self._read_at = None
             self._refresh()
-            yield
-            self._write()
+            noted: list[tuple[str, Mapping[str, Any]]] = []
+            yield lambda verb, detail: noted.append((verb, detail))
+            self._write(noted)
         finally:
             os.close(lock)
             self._read_at = None
@@ -217,9 +225,10 @@ class KeyStore:
         del row["session"]  # only tokens have one, and those are not kept
         return row | ({"signs": self._sealed[info.key_id].hex()} if info.key_id in self._sealed else {})
 
-    def _write(self) -> None:
+    def _write(self, noted: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
         rows = [self._row(info, hashed) for info, hashed in self._keys.values()]
-        told = {"keys": rows, "limits": {name: asdict(limits) for name, limits in self._limits.items()}}
+        told: dict[str, Any] = {"keys": rows, "limits": {name: asdict(limit) for name, limit in self._limits.items()}}
+        told["changes"] = changes.with_those(self._path, noted, told)
         new = self._path.with_suffix(".new")
         file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:

@@ -32,12 +32,14 @@ class Doors:
     """`application` is for everybody: someone without a key is let in only where nobody else can come, or as long as
     there were never any keys."""
 
-    def __init__(self, host: Host, data: Path, preview_domain: str = "") -> None:
+    def __init__(
+        self, host: Host, data: Path, preview_domain: str = "", keys_changed: Callable[[], None] = lambda: None
+    ) -> None:
         self._host = host
         self._book = PreviewBook(data)
         self.previews = Previews(host, self._book, preview_domain)
         self._shown = [self.previews]
-        self._keys = KeyStore(data)
+        self._keys = KeyStore(data, keys_changed)
         self._secret = read_secret(data / _SECRET)
         self._wires: list[Application] = []
         self._operator = self._applications(host, LOCAL)

@@ -23,6 +23,7 @@ from sandlot.host.service import SandboxHostService
 from sandlot.model import DataDirectoryHeld, SandlotError, SessionFilter, limits
 from sandlot.server.peers import peer_of
 from sandlot.server.redaction import redact
+from sandlot.tenants.ledger import KeyLedger
 from sandlot.wiring.embedded import build
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("sandlot.host")
 _RETRY_S = 0.02
 _SLOW_RETRY_S = 0.5
+_KEYS_LOOK_S = 1.0  # between two looks whether keys were changed, where nobody asks with one
 _PATH_BYTES_MAX = 107  # of a socket's address
 
 
@@ -63,6 +65,8 @@ class Holding:
         self._was_found = False
         self.engine: SandboxHostService | None = None
         self._audit: AuditLog | None = None
+        self._ledger: KeyLedger | None = None
+        self._telling: asyncio.Task[None] | None = None
 
     async def open(self, patience_s: float) -> Host:
         """The engine, or a client of the one that there is. Who holds the directory and does not answer is waited for.
@@ -109,9 +113,13 @@ class Holding:
                 await self._door.close()
             # Those who are left are others, and were sent off. Our own calls were broken off by whoever closes us.
             await engine.close(for_calls=self._door is None)
+        if self._telling is not None:
+            self._telling.cancel()
+            await asyncio.gather(self._telling, return_exceptions=True)
         if self._audit is not None:
+            self.tell_keys()
             self._audit.close()
-            self._audit = None
+            self._audit = self._ledger = None
         if self._folder >= 0:
             os.close(self._folder)
             self._folder = -1
@@ -141,8 +149,20 @@ class Holding:
             _log.error("there is no audit log from now on: %s", error)
             log.close()
             return engine
-        self._audit = log
+        self._audit, self._ledger = log, KeyLedger(data, log)
+        self.tell_keys()  # before anything is done with them
+        self._telling = asyncio.get_running_loop().create_task(self._watch_keys(), name="tell changes of keys")
         return audited(engine, log, redact)
+
+    def tell_keys(self) -> None:
+        """What was changed of the keys of this data directory stands in its log when this returns, if it is ours."""
+        if self._ledger is not None:
+            self._ledger.tell()
+
+    async def _watch_keys(self) -> None:
+        while True:
+            await asyncio.sleep(_KEYS_LOOK_S)
+            self.tell_keys()
 
     def _knocked(self, host: Host, door: socket.socket) -> None:
         """What answers takes a tenth of a second to load, and most programs are alone."""

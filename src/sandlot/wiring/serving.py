@@ -73,6 +73,7 @@ class Serving:
         self._spans: Spans | None = None
         self.places: list[Place] = []
         self._stop = asyncio.Event()
+        self._holding: Holding | None = None
         self._server: HttpServer | None = None
         self._front: Front | None = None
         self._doors: list[Doors] = []
@@ -122,7 +123,7 @@ class Serving:
 
     async def run(self, ready: Callable[[], None]) -> None:
         """Until `stop`. `ready` is called when all doors are open. Raises what starting an engine raises."""
-        holding = Holding(self.config.engine, taken=self._exchange)
+        self._holding = holding = Holding(self.config.engine, taken=self._exchange)
         try:
             host = await holding.open(self._patience_s)
             if holding.engine is None:
@@ -211,7 +212,8 @@ class Serving:
 
     def _open_doors(self, host: Host) -> Doors:
         domain = self.config.preview_domain
-        doors = Doors(host, self.config.engine.data, domain.name if domain else "")
+        told = self._holding.tell_keys if self._holding is not None else lambda: None
+        doors = Doors(host, self.config.engine.data, domain.name if domain else "", told)
         self._doors.append(doors)
         self._watching.append(asyncio.ensure_future(doors.watch()))
         return doors
