@@ -3,6 +3,7 @@
 import asyncio
 import os
 import resource
+import sys
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
@@ -65,17 +66,15 @@ class Admission:
 
     def expect(self, session_id: str, asked: Resources, held: Iterable[Resources]) -> None:
         """Counted from now on, until `arrived`. Raises HostFull, InvalidArgument; then nothing is counted."""
-        cpus = len(os.sched_getaffinity(0))
-        if asked.cpus is not None and asked.cpus > cpus:
+        if asked.cpus is not None and asked.cpus > (cpus := len(os.sched_getaffinity(0))):
             raise InvalidArgument(
                 f"{asked.cpus:g} cpus were asked for, and this machine has {cpus}",
                 next_step="ask for less, or for a larger machine",
                 limit="cpus",
             )
-        files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        if asked.open_files is not None and resource.RLIM_INFINITY != files < asked.open_files:
+        if asked.open_files is not None and _files_max() < asked.open_files:
             raise InvalidArgument(
-                f"{asked.open_files} open files were asked for, and this engine itself may have {files}",
+                f"{asked.open_files} open files were asked for, and this engine itself may have {_files_max()}",
                 next_step="ask for less, or raise the limit of the engine (ulimit -n)",
                 limit="open_files",
             )
@@ -97,3 +96,9 @@ class Admission:
     def arrived(self, session_id: str) -> None:
         """It is a session now, or did not become one."""
         self._coming.pop(session_id, None)
+
+
+def _files_max() -> int:
+    """How many files this engine itself may have open."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return sys.maxsize if most == resource.RLIM_INFINITY else most

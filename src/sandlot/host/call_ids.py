@@ -21,6 +21,10 @@ class CallIds:
         """False only for an id that no call of this session has had."""
         return not self._is_loaded or len(self._seen) > KEPT_MAX or hash(call_id) in self._seen
 
+    def begin_empty(self) -> None:
+        """The session is new: the journal knows no call of it but those that were added here."""
+        self._is_loaded = True
+
     async def load(self, recorded: Callable[[int], Awaitable[Iterable[str]]]) -> None:
         """Once: those that the journal knows, at most so many. What begins meanwhile is added by whoever begins it."""
         if self._is_loaded or self._is_loading:

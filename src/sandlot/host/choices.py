@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import lru_cache
 from typing import TypeVar
 
 from sandlot.contracts.runtime import Runtime
@@ -24,6 +25,7 @@ from sandlot.model import (
 )
 
 _Part = TypeVar("_Part", Storage, Runtime)
+_KEPT = 64  # answers to what most sessions ask alike
 
 _LIMITS = {
     "cpus": Capability.LIMIT_CPUS,
@@ -68,12 +70,15 @@ class Choices:
         return have | {Capability.LIMIT_DISK} if limits_disk else have
 
     async def _find_storage(self, asked: str, *, limited: bool) -> Storage:
-        able = tuple(name for name, one in self.storages.items() if Capability.LIMIT_DISK in one.capabilities)
         chosen = self._default_storage if asked == AUTO else asked
-        if limited and chosen == AUTO and able:
+        able = self._limiting() if limited and chosen == AUTO else ()
+        if able:
             with suppress(CapabilityNotSupported):  # then the wish is refused, by its name
                 return await self._choose("limited storage", AUTO, AUTO, self.storages, able)
         return await self._choose("storage", asked, self._default_storage, self.storages, tuple(self.storages))
+
+    def _limiting(self) -> tuple[str, ...]:
+        return tuple(name for name, one in self.storages.items() if Capability.LIMIT_DISK in one.capabilities)
 
     async def runtime(self, asked: str = AUTO) -> Runtime:
         """Raises InvalidArgument for an unknown name, CapabilityNotSupported for one that does not work here."""
@@ -113,10 +118,17 @@ def session_capabilities(runtime: Runtime, storage: Storage) -> frozenset[Capabi
     return together(runtime.capabilities, storage)
 
 
-def together(of_runtime: frozenset[Capability], storage: Storage) -> frozenset[Capability]:
-    both = of_runtime | storage.capabilities
-    has_files = Capability.OWN_ROOT in of_runtime or storage.is_whole
+@lru_cache(_KEPT)
+def _together(
+    of_runtime: frozenset[Capability], of_storage: frozenset[Capability], *, is_whole: bool
+) -> frozenset[Capability]:
+    both = of_runtime | of_storage
+    has_files = Capability.OWN_ROOT in of_runtime or is_whole
     return both if has_files else both - {Capability.SNAPSHOTS}
+
+
+def together(of_runtime: frozenset[Capability], storage: Storage) -> frozenset[Capability]:
+    return _together(of_runtime, storage.capabilities, is_whole=storage.is_whole)
 
 
 def no_snapshots(runtime: Runtime, storage: Storage, session_id: str = "") -> SnapshotsNotAvailable:
@@ -130,6 +142,7 @@ def no_snapshots(runtime: Runtime, storage: Storage, session_id: str = "") -> Sn
     )
 
 
+@lru_cache(_KEPT)
 def grant(asked: Resources, defaults: Resources, have: frozenset[Capability]) -> tuple[Resources, tuple[str, ...]]:
     """The limits of a session: what was asked for, and the defaults, but those that cannot be enforced; and which
     these are."""

@@ -111,8 +111,9 @@ class Journal:
         return await self._do(read)
 
     def add_session(self, row: SessionRow) -> asyncio.Future[None]:
-        """Begins at once; durable when the future is done."""
-        return self.begin(lambda db: self.write_session(db, row), full=True)
+        """Begins without being waited for. When the future is done it is durable, but for one that is marked: its mark
+        goes in a transaction that is, and one that is lost before that was to be removed."""
+        return self._writer.begin_soon(lambda db: self.write_session(db, row), full=not row.changing)
 
     def write_session(self, db: sqlite3.Connection, row: SessionRow) -> None:
         values = [str(value) if isinstance(value, SessionState) else value for value in _values(row)]
@@ -121,7 +122,7 @@ class Journal:
 
     def note(self, session_id: str, kind: EventKind) -> None:
         """Not waited for: it tells of what has happened, and nothing depends on it."""
-        self._writer.put(lambda db: self.events.write(db, session_id, kind), full=False)
+        self._writer.put_later(lambda db: self.events.write(db, session_id, kind))
 
     async def set_state(
         self, session_id: str, state: SessionState, reason: str = "", event: EventKind | None = None

@@ -11,6 +11,7 @@ import secrets
 import sqlite3
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,8 @@ class JournalWriter:
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._db: sqlite3.Connection | None = None
         self._using = threading.Lock()  # the connection
+        self._late: list[_Item] = []
+        self._hurrying: asyncio.TimerHandle | None = None
         self._asked = 0  # pieces of work that the thread was given, counted by the loop
         self._answered = 0  # and that it is done with, counted by the thread
         self._copy = EventCopy(path.with_name("events.jsonl"))
@@ -62,6 +65,7 @@ class JournalWriter:
         await self._opened
 
     async def close(self) -> None:
+        self._hurry()
         self.is_closed = True
         if self._copying:
             self._copying.cancel()
@@ -70,24 +74,51 @@ class JournalWriter:
 
     def put(self, work: Work, *, full: bool, done: Done | None = None) -> None:
         """`full`: it survives a power cut when `done` is called, on the loop."""
+        self._hurry()
+        self._put((work, full, done))
+
+    def _put(self, item: _Item) -> None:
         self._asked += 1
-        self._work.put((work, full, done))
+        self._work.put(item)
+
+    def put_later(self, work: Work) -> None:
+        """Nobody waits for it: done a moment later, or before the next thing that is asked for. Whoever asked for what
+        it tells of goes on at once, and the thread would take the processor from him."""
+        self._late.append((work, False, None))
+        if self._hurrying is None:
+            self._hurrying = self._loop.call_later(_GATHER_S, self._hurry)
+
+    def _hurry(self) -> None:
+        if self._hurrying is not None:
+            self._hurrying.cancel()
+            self._hurrying = None
+            late, self._late = self._late, []
+            for item in late:
+                self._put(item)
+
+    def begin_soon(self, work: Work, *, full: bool) -> asyncio.Future[Any]:
+        """As `begin`, when this turn of the loop is over: the thread does not take the processor from whoever has more
+        to do in it. Raises Unavailable."""
+        if self.is_closed:
+            raise _closed()
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._loop.call_soon(self._begin, work, full, future)
+        return future
+
+    def _begin(self, work: Work, full: bool, future: asyncio.Future[Any]) -> None:
+        if self.is_closed:
+            _settle(future, None, _closed())
+        else:
+            self.put(work, full=full, done=partial(_settle, future))
 
     def begin(self, work: Work, *, full: bool, quick: bool = False) -> asyncio.Future[Any]:
         """It has begun when this returns, and ends without anyone waiting. `quick`: it needs little time and no disk,
         so that it may be done at once. Raises Unavailable."""
         if self.is_closed:
-            raise Unavailable("the journal is closed")
+            raise _closed()
+        self._hurry()
         future: asyncio.Future[Any] = self._loop.create_future()
-
-        def done(value: Any, error: BaseException | None) -> None:
-            if future.done():
-                return
-            if error is None:
-                future.set_result(value)
-            else:
-                future.set_exception(error)
-
+        done = partial(_settle, future)
         # In order: nothing may be waiting that was asked for before.
         is_idle = self._asked == self._answered and not self._broken
         if quick and not full and is_idle and self._using.acquire(blocking=False):
@@ -96,7 +127,7 @@ class JournalWriter:
             finally:
                 self._using.release()
         else:
-            self.put(work, full=full, done=done)
+            self._put((work, full, done))
         return future
 
     def _do_at_once(self, item: _Item) -> None:
@@ -246,6 +277,19 @@ class JournalWriter:
             failed = JournalError(f"the journal cannot be written: {told}", next_step="free space on its disk")
             return [(item[2], None, failed)]
         return told
+
+
+def _closed() -> Unavailable:
+    return Unavailable("the journal is closed")
+
+
+def _settle(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(value)
+    else:
+        future.set_exception(error)
 
 
 def _is_full(error: sqlite3.Error) -> bool:

@@ -24,7 +24,7 @@ from sandlot.host.pool import WarmPools, can_be_limited
 from sandlot.host.repeats import Repeats, Verb
 from sandlot.host.room import watch_limits
 from sandlot.host.session import Session, no_session
-from sandlot.host.sources import find_source
+from sandlot.host.sources import find_source, find_template
 from sandlot.host.starting import Serving, serve, start_early, wait_serving
 from sandlot.host.storages import Sweeper
 from sandlot.host.vessels import DEFAULT_USER, Vessel, Vessels, new_row
@@ -245,8 +245,7 @@ class Lifecycle:
 
     def number(self, row: SessionRow) -> SessionRow:
         """A session that was made elsewhere, as one of this engine."""
-        self._last_serial += 1
-        return replace(row, serial=self._last_serial, id_range=self._vessels.take_range())
+        return replace(row, serial=self._next_serial(), id_range=self._vessels.take_range())
 
     # ---- creating ----------------------------------------------------------------------------------------------
 
@@ -281,7 +280,7 @@ class Lifecycle:
             template = self._parts.templates.at(source.row.template, source.row.template_path)
             vessel = await self._vessels.begin(storage, runtime, template, resources, start.point)
         else:
-            template = await self._template(spec.template, runtime)
+            template = await find_template(self._parts.templates, spec.template, runtime)
             # A volume is born with the group that limits it, and a guest with its mounts.
             fits = disk_bytes is None and not mounts and can_be_limited(storage, self._settings.resources, resources)
             # What runs in it already has the variables and the user of the template.
@@ -289,9 +288,11 @@ class Lifecycle:
             waiting = self.pool.take(storage, runtime, template) if fits else None
             vessel = waiting or await self._vessels.begin(storage, runtime, template, resources)
         user = spec.user or ((template.user or DEFAULT_USER) if Capability.USERS in have else "")
-        wishes = replace(Wishes.of(spec, user, resources, unlimited).below(template, starts=spec.starts), mounts=mounts)
+        wishes = Wishes.of(spec, user, resources, unlimited).below(template, starts=spec.starts)
+        wishes = replace(wishes, mounts=mounts) if mounts else wishes
+        spec = spec if spec.template == template.name else replace(spec, template=template.name)
         origin = f"{start.session_id}/{start.name}" if start else None
-        row = replace(self._new_row(session_id, spec, wishes, vessel), origin=origin, template=template.name)
+        row = new_row(session_id, self._next_serial(), spec, wishes, vessel, origin)
         return await self._board(row, wishes, vessel)
 
     async def fork(
@@ -309,10 +310,11 @@ class Lifecycle:
             template = Template(row.template, "", row.template_path)
             vessel = await self._vessels.begin(*parts, template, wishes.resources, at.point)
             vessel.image = image
-            made = self._new_row(session_id, SessionSpec(template=row.template, timeout_s=timeout_s), wishes, vessel)
+            spec, origin = SessionSpec(template=row.template, timeout_s=timeout_s), f"{row.session_id}/{at.name}"
+            made = new_row(session_id, self._next_serial(), spec, wishes, vessel, origin)
             # Marked, until all that were asked for are there: those of an engine that died in between are removed.
-            made = replace(made, origin=f"{row.session_id}/{at.name}", changing=FORKING)
-            return await self._board(replace(made, forgotten=at.last_process_id if image else 0), wishes, vessel)
+            made = replace(made, changing=FORKING, forgotten=at.last_process_id if image else 0)
+            return await self._board(made, wishes, vessel)
         finally:
             self.creating.remove(session_id)
             self._admission.arrived(session_id)
@@ -332,8 +334,8 @@ class Lifecycle:
                 await self._discard(vessel)
                 raise
             spec = SessionSpec(template=vessel.template.name, timeout_s=timeout_s)
-            made = replace(self._new_row(session_id, spec, wishes, vessel), changing=IMPORTING)
-            return await self._board(made, wishes, vessel)
+            made = new_row(session_id, self._next_serial(), spec, wishes, vessel)
+            return await self._board(replace(made, changing=IMPORTING), wishes, vessel)
         finally:
             self.creating.remove(session_id)
             self._admission.arrived(session_id)
@@ -359,6 +361,8 @@ class Lifecycle:
             await failpoints.reach("create: recorded")
             if vessel.image and vessel.guest:
                 await session.resume_calls(vessel.guest)
+            elif row.changing != IMPORTING:
+                session.call_ids.begin_empty()
             if vessel.lost:
                 raise Unavailable("the guest ended while its session was being made", session_id=session_id)
         except BaseException:  # undone, then raised again
@@ -379,14 +383,9 @@ class Lifecycle:
         with suppress(SandlotError):
             await self._journal.remove_session(session_id)
 
-    async def _template(self, name: str, runtime: Runtime) -> Template:
-        if Capability.OWN_ROOT in runtime.capabilities:
-            return await self._parts.templates.find(name)
-        return Template(name, "", "")
-
-    def _new_row(self, session_id: str, spec: SessionSpec, wishes: Wishes, vessel: Vessel) -> SessionRow:
+    def _next_serial(self) -> int:
         self._last_serial += 1
-        return new_row(session_id, self._last_serial, spec, wishes, vessel)
+        return self._last_serial
 
     def _wrap(self, row: SessionRow, wishes: Wishes, runtime: Runtime, volume: Volume | None) -> Session:
         workspace = runtime.workspace(volume) if volume else ""
@@ -405,7 +404,7 @@ class Lifecycle:
         runtime, storage = await self._choices.runtime(), await self._choices.storage()
         have = session_capabilities(runtime, storage)
         resources, unlimited = grant(Resources(), self._settings.resources, have)
-        template = await self._template(name, runtime)
+        template = await find_template(self._parts.templates, name, runtime)
         vessel = await self._vessels.make(storage, runtime, template, resources)
         try:
             await self._vessels.warm_up(vessel)

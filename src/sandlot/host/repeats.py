@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from enum import StrEnum
 from weakref import WeakValueDictionary
 
@@ -22,15 +22,15 @@ class Repeats:
     def __init__(self) -> None:
         self._under_way: WeakValueDictionary[tuple[Verb, str, str], asyncio.Lock] = WeakValueDictionary()
 
-    @asynccontextmanager
-    async def one_at_a_time(self, verb: Verb, session_id: str, request_id: str | None) -> AsyncGenerator[None]:
+    def one_at_a_time(self, verb: Verb, session_id: str, request_id: str | None) -> AbstractAsyncContextManager[None]:
         """Of requests with one id. Who waited looks for the answer; when there is none, it is his turn.
 
         Raises DeadlineExceeded.
         """
-        if request_id is None:
-            yield
-            return
+        return nullcontext() if request_id is None else self._in_turn(verb, session_id, request_id)
+
+    @asynccontextmanager
+    async def _in_turn(self, verb: Verb, session_id: str, request_id: str) -> AsyncGenerator[None]:
         lock = self._under_way.setdefault((verb, session_id, request_id), asyncio.Lock())
         try:
             async with asyncio.timeout(limits.REPEAT_DEADLINE_S):

@@ -2,9 +2,18 @@
 
 from collections.abc import Callable
 
+from sandlot.contracts.runtime import Runtime
 from sandlot.host.history import SnapshotRow
 from sandlot.host.session import Session
-from sandlot.model import AUTO, BUILTIN, InvalidArgument, SessionSpec, SnapshotNotFound
+from sandlot.host.templates.store import TemplateStore
+from sandlot.model import AUTO, BUILTIN, Capability, InvalidArgument, SessionSpec, SnapshotNotFound, Template
+
+
+async def find_template(templates: TemplateStore, name: str, runtime: Runtime) -> Template:
+    """Raises TemplateNotFound, Unavailable. A runtime without a root of its own has no use for one."""
+    if Capability.OWN_ROOT in runtime.capabilities:
+        return await templates.find(name)
+    return Template(name, "", "")
 
 
 def find_source(find: Callable[[str], Session], spec: SessionSpec) -> tuple[Session, SnapshotRow] | tuple[None, None]:

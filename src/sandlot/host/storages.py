@@ -35,6 +35,8 @@ class Storages(Mapping[str, Storage]):
     async def attach(self, name: str) -> None:
         """Raises Unavailable, CapabilityNotSupported."""
         storage = self._storages[name]
+        if name in self._attached and storage.is_attached and not self._attaching.locked():
+            return
         async with self._attaching:
             if storage.is_attached:
                 return

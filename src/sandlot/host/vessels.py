@@ -53,8 +53,10 @@ class Vessel:
             self.on_end(reason)
 
 
-def new_row(session_id: str, serial: int, spec: SessionSpec, wishes: Wishes, vessel: Vessel) -> SessionRow:
-    """Of a session that is made of a vessel."""
+def new_row(
+    session_id: str, serial: int, spec: SessionSpec, wishes: Wishes, vessel: Vessel, origin: str | None = None
+) -> SessionRow:
+    """Of a session that is made of a vessel. `spec` names the template as it is to be told."""
     now = time.time()
     return SessionRow(
         session_id=session_id,
@@ -72,6 +74,7 @@ def new_row(session_id: str, serial: int, spec: SessionSpec, wishes: Wishes, ves
         request_id=spec.request_id,
         spec=wishes.to_text(),
         volume_state=vessel.volume.state,
+        origin=origin,
     )
 
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from sandlot.contracts.runtime import MountPlan
@@ -33,10 +33,17 @@ class Wishes:
     def below(self, template: Template, *, starts: bool = True) -> "Wishes":
         """With what the template says where the request said nothing."""
         start = template.start if starts else None
+        if not (template.envs or template.cwd or start or self.cwd or self.start):
+            return self
         return replace(self, envs={**template.envs, **self.envs}, cwd=template.cwd, start=start)
 
     def to_text(self) -> str:
-        return json.dumps(asdict(self))
+        """As `asdict` tells it, which takes ten times as long; what is rarely there is left to it."""
+        told: dict[str, Any] = {name: getattr(self, name) for name in _FIELDS}
+        told["resources"] = {name: getattr(self.resources, name) for name in _RESOURCES}
+        told["start"] = self.start and asdict(self.start)
+        told["mounts"] = [asdict(mount) for mount in self.mounts]
+        return json.dumps(told)
 
     @classmethod
     def from_text(cls, text: str) -> "Wishes":
@@ -47,6 +54,10 @@ class Wishes:
         known["start"] = Start.from_document(known.get("start"))
         known["mounts"] = tuple(_mount(told) for told in known.get("mounts", ()))
         return cls(**known)
+
+
+_FIELDS = tuple(each.name for each in fields(Wishes))
+_RESOURCES = tuple(each.name for each in fields(Resources))
 
 
 def _mount(told: dict[str, Any]) -> MountPlan:
