@@ -91,7 +91,7 @@ storages: setup ## every suite on every storage that is ready here, and a table 
 	@$(BIN)/python -m tests.matrix $(STORAGES:%=--storage %)
 
 roots: setup ## make a root filesystem with mmdebstrap, and sessions of it on every runtime (root, a download)
-	@$(BIN)/python -m pytest --make-roots tests/e2e/test_foreign_roots.py
+	@$(BIN)/python -m pytest --make-roots tests/e2e/test_foreign_roots.py tests/e2e/test_template_build.py
 
 fuzz: ## fuzz the guest program's parser and the scout
 	@$(MAKE) --no-print-directory -C guest fuzz

@@ -10,6 +10,7 @@ import pytest
 
 from sandlot.config.settings import Settings
 from sandlot.host.service import SandboxHostService
+from sandlot.host.vessels import DEFAULT_USER
 from sandlot.model import (
     CallRequest,
     InvalidArgument,
@@ -181,6 +182,24 @@ async def test_what_cannot_be_built(
     assert not (await host.list(SessionFilter())).sessions
     with pytest.raises(TemplateNotFound):
         await host.get_template("built")
+
+
+async def test_a_build_file_from_the_built_in_template(
+    host: SandboxHostService, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if not request.config.getoption("--make-roots"):
+        pytest.skip("it copies all of the machine's /usr, which can take minutes: `make roots`")
+    (tmp_path / "one.txt").write_text("one")
+    (tmp_path / "Dockerfile").write_text(
+        "FROM builtin\nCOPY one.txt /srv/one.txt\nRUN echo two >> /srv/one.txt\nWORKDIR /srv\n"
+    )
+    made = await build(host, tmp_path, "mine", None, {}, None)
+    told = await host.get_template("builtin")
+    assert (made.user, told.user, told.names) == ("0", DEFAULT_USER, ("builtin",))
+    assert await said(host, "mine", "pwd; cat one.txt; id -un") == "/srv\nonetwo\nroot\n"
+    lines: list[str] = []
+    await build(host, tmp_path, "again", None, {}, lines.append)
+    assert lines.count("  as before") == 2
 
 
 def test_lines_are_put_together() -> None:

@@ -5,7 +5,7 @@ it. Known deviations are told with their reason. The exit code is 0 when there i
 
 import argparse
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 from sandlot.cli.conform_target import conform_one, is_of_the_engine, list_checks
 from sandlot.cli.context import Context, Engine
@@ -82,17 +82,19 @@ async def run(context: Context) -> int:
         storages, runtimes = await host.probes()
         chosen = _choose("runtime", runtimes, context.args.runtime)
         if context.args.files:
-            found = {name: [one async for one in conform_files(host, name, asked or AUTO)] for name in chosen}
+            found = {name: await _told(context, name, conform_files(host, name, asked or AUTO)) for name in chosen}
         elif context.args.host:
-            found = {name: await _host_suite(host, name, asked or AUTO) for name in chosen}
+            found = {name: await _told(context, name, await _host_suite(host, name, asked or AUTO)) for name in chosen}
         elif context.args.tools:
-            found = {name: await _tool_suite(host, name, asked or AUTO) for name in chosen}
+            found = {name: await _told(context, name, await _tool_suite(host, name, asked or AUTO)) for name in chosen}
         elif asked is None:
-            found = {runtime: await _runtime_suite(host, runtime) for runtime in chosen}
+            found = {runtime: await _told(context, runtime, _runtime_suite(host, runtime)) for runtime in chosen}
         else:
             names = _choose("storage", storages, None if asked == _ALL else asked)
             found = {
-                f"{name} on {runtime}": await _storage_suite(host, name, runtime)
+                f"{name} on {runtime}": await _told(
+                    context, f"{name} on {runtime}", await _storage_suite(host, name, runtime)
+                )
                 for name in names
                 for runtime in chosen
             }
@@ -119,7 +121,9 @@ async def _matrix(context: Context) -> int:
         for storage in _choose("storage", storages, None if asked in (None, _ALL) else asked):
             for runtime in _choose("runtime", runtimes, context.args.runtime):
                 have, part = await host.capabilities_of(runtime, storage), await host.storage(storage)
-                found[storage, runtime] = [one async for one in conform_whole(host, runtime, part, have)]
+                found[storage, runtime] = await _told(
+                    context, f"{storage} on {runtime}", conform_whole(host, runtime, part, have)
+                )
     is_good = bool(found) and all(map(is_conforming, found.values()))
     if context.screen.as_json:
         pairs = [
@@ -146,24 +150,30 @@ def _matrix_table(found: dict[tuple[str, str], list[Outcome]]) -> tuple[tuple[st
     return ("STORAGE", *runtimes), rows
 
 
-async def _runtime_suite(host: Engine, runtime: str) -> list[Outcome]:
-    deviations = RUNTIME_DEVIATIONS.get(runtime, {})
-    return [one async for one in conform(host, runtime, RUNTIME_CHECKS, deviations)]
+async def _told(context: Context, where: str, outcomes: AsyncIterator[Outcome]) -> list[Outcome]:
+    """Each is told when it is known: a suite takes minutes."""
+    found: list[Outcome] = []
+    async for outcome in outcomes:
+        context.screen.note(f"{where}: {outcome.check}: {outcome.verdict}")
+        found.append(outcome)
+    return found
 
 
-async def _host_suite(host: Engine, runtime: str, storage: str) -> list[Outcome]:
+def _runtime_suite(host: Engine, runtime: str) -> AsyncIterator[Outcome]:
+    return conform(host, runtime, RUNTIME_CHECKS, RUNTIME_DEVIATIONS.get(runtime, {}))
+
+
+async def _host_suite(host: Engine, runtime: str, storage: str) -> AsyncIterator[Outcome]:
+    return conform_host(host, runtime, storage, await host.capabilities_of(runtime, storage))
+
+
+async def _tool_suite(host: Engine, runtime: str, storage: str) -> AsyncIterator[Outcome]:
+    return conform_tools(host, runtime, storage, await host.capabilities_of(runtime, storage))
+
+
+async def _storage_suite(host: Engine, storage: str, runtime: str) -> AsyncIterator[Outcome]:
     have = await host.capabilities_of(runtime, storage)
-    return [one async for one in conform_host(host, runtime, storage, have)]
-
-
-async def _tool_suite(host: Engine, runtime: str, storage: str) -> list[Outcome]:
-    have = await host.capabilities_of(runtime, storage)
-    return [one async for one in conform_tools(host, runtime, storage, have)]
-
-
-async def _storage_suite(host: Engine, storage: str, runtime: str) -> list[Outcome]:
-    have = await host.capabilities_of(runtime, storage)
-    return [one async for one in conform_storage(host, runtime, await host.storage(storage), have)]
+    return conform_storage(host, runtime, await host.storage(storage), have)
 
 
 def _show(screen: Screen, found: dict[str, list[Outcome]], head: str) -> None:

@@ -30,10 +30,20 @@ class VerbParser(Parser):
         self._verb = verb
         self._with_command = with_command
         self._is_filled = False
+        self._is_mixing = False
+        self._has_command = False
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride] - its overloads
+        """An option may stand among words, which argparse alone refuses where some of the words can be left out."""
         self.fill()
-        return super().parse_known_args(args, namespace)
+        found, extras = super().parse_known_args(args, namespace)
+        if self._is_mixing or self._has_command or all(word.startswith("-") for word in extras):
+            return found, extras
+        self._is_mixing = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_mixing = False
 
     def fill(self) -> None:
         if self._is_filled:
@@ -44,6 +54,7 @@ class VerbParser(Parser):
         self.usage = f"sandlot {module.USAGE}"
         module.add_arguments(self)
         if self._with_command and self._verb in TAKE_WORDS:
+            self._has_command = True
             self.add_argument("command", metavar="CMD", nargs=argparse.REMAINDER, help="the program and its arguments")
         # Given before the verb or after it; what is not given after it must not undo what was given before.
         suppress = argparse.SUPPRESS

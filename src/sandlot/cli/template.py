@@ -55,6 +55,14 @@ async def run(context: Context) -> int:
     count = len(context.args.words)
     if not least <= count <= most:
         raise InvalidArgument(f"{context.args.action} takes other words", next_step=f"usage: sandlot {USAGE}")
+    for option, actions in _OPTIONS.items():
+        given = getattr(context.args, option)
+        if given and context.args.action not in actions:
+            name = "--from" if option == "source" else f"--{option.replace('_', '-')}"
+            other = "; its build file says START and READY" if context.args.action == "build" else ""
+            raise InvalidArgument(
+                f"{context.args.action} takes no {name}", next_step=f"it is of {', '.join(actions)}{other}"
+            )
     async with context.host() as host:
         return await action(context, host, context.args.words)
 
@@ -191,6 +199,18 @@ async def _prune(context: Context, host: Host, _words: Sequence[str]) -> int:
     return _table(context, await host.prune_templates(values.size("--budget", context.args.budget)), "removed")
 
 
+_OPTIONS: dict[str, tuple[str, ...]] = {
+    "image": ("import",),
+    "source": ("create",),
+    "auth_file": ("pull",),
+    "insecure": ("pull",),
+    "file": ("build",),
+    "arg": ("build",),
+    "start": ("import", "pull", "create"),
+    "ready": ("import", "pull", "create"),
+    "ready_timeout": ("import", "pull", "create"),
+    "budget": ("prune",),
+}
 _Action = Callable[[Context, Host, Sequence[str]], Awaitable[int]]
 _ACTIONS: dict[str, tuple[_Action, int, int]] = {
     "ls": (_list, 0, 0),

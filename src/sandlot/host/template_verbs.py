@@ -58,7 +58,7 @@ class Templates:
 
     async def get(self, name: str) -> TemplateInfo:
         self._lifecycle.check_open()
-        return self._store.get(check_template(name))
+        return await self._store.look(check_template(name))
 
     async def tag(self, name: str, new_name: str) -> TemplateInfo:
         self._lifecycle.check_open()

@@ -18,6 +18,7 @@ from typing import cast
 
 from sandlot.contracts import Host
 from sandlot.model import (
+    BUILTIN,
     CallOutput,
     CallRequest,
     DirectoryMake,
@@ -164,9 +165,11 @@ class Builder:
 
     async def _from(self, plan: Plan, name: str) -> Plan:
         base = await self._host.get_template(name.split()[0])
+        is_builtin = BUILTIN in base.names
+        start, user = (BUILTIN, "") if is_builtin else (base.digest, base.user)  # steps are root's, until USER is said
         labels = {key: value for key, value in base.labels.items() if key != STEP_LABEL}
-        config = TemplateConfig(base.user, base.cwd, base.envs, base.entrypoint, base.command, labels, base.start)
-        return replace(plan, base=base.digest, config=config, key=base.digest)
+        config = TemplateConfig(user, base.cwd, base.envs, base.entrypoint, base.command, labels, base.start)
+        return replace(plan, base=start, config=config, key=base.digest)
 
     # ---- steps that change files -------------------------------------------------------------------------------
 

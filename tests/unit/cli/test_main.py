@@ -159,6 +159,21 @@ def test_a_query() -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "kept"),
+    [
+        ("template build --file F DIR NAME", {"action": "build", "words": ["DIR", "NAME"], "file": "F"}),
+        ("template build DIR --file F NAME", {"action": "build", "words": ["DIR", "NAME"], "file": "F"}),
+        ("ps ID --json NAME", {"id": "ID", "process": "NAME", "json": True}),
+        ("key create --json NAME", {"action": "create", "name": "NAME", "json": True}),
+        ("run --label a=b ls --json", {"command": ["ls", "--json"], "json": False}),
+    ],
+)
+def test_options_may_stand_among_words_but_not_within_a_command(words: str, kept: dict[str, object]) -> None:
+    found = vars(parse(words.split()))
+    assert {name: found[name] for name in kept} == kept
+
+
+@pytest.mark.parametrize(
     ("words", "told"),
     [
         ("frobnicate", "invalid choice: 'frobnicate'"),

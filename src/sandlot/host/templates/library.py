@@ -16,7 +16,7 @@ from sandlot.host import failpoints
 from sandlot.host.kernel import sync_filesystem
 from sandlot.host.removal import remove_tree
 from sandlot.host.templates.metadata import Metadata
-from sandlot.model import TemplateNotFound, is_digest, split_name
+from sandlot.model import BUILTIN, TemplateNotFound, is_digest, split_name
 
 ROOT = "root"
 _RECORD = "template.json"
@@ -87,7 +87,9 @@ class Library:
         elif (digest := self._names.get(":".join(split_name(text)))) is not None and digest in self._kept:
             return self._kept[digest]
         raise TemplateNotFound(
-            f"there is no template {text}", next_step="`sandlot template ls` lists those that are there", template=text
+            f"there is no template {text}",
+            next_step=f"`sandlot template ls` lists those that are there; {BUILTIN} always is",
+            template=text,
         )
 
     def at(self, root: str) -> Kept | None:

@@ -1,6 +1,7 @@
 """Finds a template by name: the built-in one, which is made on first need, or one of those that were made here."""
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from sandlot.host.templates.library import Kept, Library
 from sandlot.host.templates.making import Maker
 from sandlot.host.templates.metadata import Metadata
 from sandlot.host.templates.pulling import Puller
+from sandlot.host.vessels import DEFAULT_USER
 from sandlot.model import (
     BUILTIN,
     Conflict,
@@ -115,14 +117,20 @@ class TemplateStore:
         in_use = self.in_use()
         return [self.info(kept, in_use) for kept in self._library.all()]
 
+    async def look(self, name: str) -> TemplateInfo:
+        """Raises TemplateNotFound, and what finding the built-in one raises."""
+        if split_name(name)[0] != BUILTIN:
+            return self.get(name)
+        found = await self.find(BUILTIN)
+        made = (await asyncio.to_thread(os.stat, found.path)).st_mtime
+        sessions = self.in_use().get(found.path, 0)
+        mark = f"{BUILTIN}-{found.fingerprint}"
+        return TemplateInfo(
+            mark, (BUILTIN,), "the machine's own /usr", made, made, 0, 0, user=DEFAULT_USER, sessions=sessions
+        )
+
     def get(self, name: str) -> TemplateInfo:
-        """Raises TemplateNotFound."""
-        if split_name(name)[0] == BUILTIN:
-            raise TemplateNotFound(
-                f"{BUILTIN} is the machine's own /usr: it has no names and no digest",
-                next_step="`sandlot template ls` lists those that were made",
-                template=name,
-            )
+        """One that was made here. Raises TemplateNotFound."""
         return self.info(self._library.find(name))
 
     def info(self, kept: Kept, in_use: Mapping[str, int] | None = None) -> TemplateInfo:
