@@ -4,12 +4,14 @@ import asyncio
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from sandlot import AsyncSandbox, Client, FileConflict, InvalidArgument
 from tests.e2e.test_cli import Program
+from tests.waiting import until
 
 pytestmark = pytest.mark.root
 ENVIRONMENT = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "GIT_CONFIG_NOSYSTEM": "1"}
@@ -150,11 +152,23 @@ async def test_an_upload_that_is_broken_off_leaves_no_half_file(data_dir: Path, 
     ):
         await sandbox.files.write("t/f", "as it was")
         task = asyncio.ensure_future(sandbox.files.upload(tmp_path / "big", "t"))
-        await asyncio.sleep(1)
+        assert await until(lambda: place_in(tmp_path / "big" / "f") >= 32 << 20), "some of it is over there by now"
         assert not task.done()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        async with asyncio.timeout(20):
-            while (left := (await sandbox.commands.run("ls -A t; cat t/f")).stdout) != "f\nas it was":
-                assert left == "f\nas it was"
+        left = ""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(60):
+                while left != "f\nas it was":  # what was begun is put away by a thread that nobody waits for
+                    left = (await sandbox.commands.run("ls -A t; cat t/f")).stdout
+        assert left == "f\nas it was"
+
+
+def place_in(path: Path) -> int:
+    """How far this process has read in a file that it has open."""
+    for fd in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            if os.readlink(fd) == str(path):
+                return int(Path(f"/proc/self/fdinfo/{fd.name}").read_text().split()[1])
+    return 0
