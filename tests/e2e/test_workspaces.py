@@ -169,6 +169,6 @@ def place_in(path: Path) -> int:
     """How far this process has read in a file that it has open."""
     for fd in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
-            if os.readlink(fd) == str(path):
+            if fd.readlink() == path:
                 return int(Path(f"/proc/self/fdinfo/{fd.name}").read_text().split()[1])
     return 0

@@ -2,11 +2,7 @@
 takes memory, and none fails in a way that has no name."""
 
 import re
-import secrets
-import shutil
-import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,6 +11,7 @@ from sandlot.contracts.files import Files
 from sandlot.host.service import SandboxHostService
 from sandlot.model import CallRequest, SandlotError, SessionSpec
 from tests.conftest import run
+from tests.security.outside import Outside, kept_outside
 from tests.security.verbs import Verb, ends, file_verbs, tool_verbs
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]
@@ -55,39 +52,10 @@ THINGS = {
 WITH_PROGRAMS = ("a link to a directory", "a pipe", "odd names", "a repository that is hostile")
 
 
-@dataclass
-class Outside:
-    """A directory of the machine, with a mark in names and contents."""
-
-    folder: Path
-    mark: str
-
-    def look(self) -> list[tuple[str, int, int, bytes]]:
-        found = [self.folder, *sorted(self.folder.rglob("*"))]
-        return [
-            (str(one), (told := one.lstat()).st_mode, told.st_mtime_ns, one.read_bytes() if one.is_file() else b"")
-            for one in found
-        ]
-
-    def is_told_by(self, answer: object) -> bool:
-        return self.mark in repr(answer)
-
-
 @pytest.fixture
 def outside() -> Iterator[Outside]:
-    above, mark = Path(tempfile.mkdtemp(prefix="sandlot-outside-")), secrets.token_hex(8)
-    try:
-        above.chmod(0o755)
-        folder = above / "out"
-        (folder / "d").mkdir(parents=True)
-        for name in ("f", mark, f"d/{mark}"):
-            (folder / name).write_text(f"secret {mark}\n")
-            (folder / name).chmod(0o666)
-        for one in (folder, folder / "d"):
-            one.chmod(0o777)
-        yield Outside(folder, mark)
-    finally:
-        shutil.rmtree(above)
+    with kept_outside() as outside:
+        yield outside
 
 
 @pytest.fixture

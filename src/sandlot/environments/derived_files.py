@@ -1,11 +1,9 @@
 """The files that tools need, of a sandbox that can run a program, take a file and give one."""
 
 import asyncio
-import io
 import posixpath
 import secrets
 import stat
-import tarfile
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -29,9 +27,12 @@ from sandlot.model import (
     InvalidArgument,
     LimitReached,
     Match,
+    Member,
+    MemberKind,
     PermissionDenied,
     SandlotError,
     Stream,
+    TarReader,
     ToolProblem,
     Unavailable,
     limits,
@@ -243,7 +244,7 @@ class DerivedFiles:
         try:
             answer = await self._ask(scripts.PACK, top, archive, *(f"./{name}" for name in names))
             if answer.code != _MISSING_PROGRAM:
-                with suppress(FileNotFound, tarfile.TarError):
+                with suppress(FileNotFound):
                     packed = await self._fetch(archive, 2 * _ARCHIVE_BYTES)
                     return await asyncio.to_thread(_unpack, packed, frozenset(names))
         finally:
@@ -351,12 +352,20 @@ def _portions(names: Sequence[str]) -> Iterator[Sequence[str]]:
 def _unpack(packed: bytes, names: frozenset[str]) -> dict[str, bytes]:
     """Nothing in it is believed: plain files that were asked for, in memory, as far as they are there."""
     found: dict[str, bytes] = {}
-    with suppress(tarfile.TarError), tarfile.open(fileobj=io.BytesIO(packed), mode="r:") as archive:
-        for member in archive:
-            name = member.name.removeprefix("./")
-            if member.isreg() and not member.issparse() and name in names:
-                file = archive.extractfile(member)
-                found[name] = file.read() if file is not None else b""
+    name, content, left = "", bytearray(), 0
+    with suppress(InvalidArgument, LimitReached):
+        for item in TarReader().feed(packed):
+            if isinstance(item, Member):
+                name, content, left = item.path, bytearray(), item.size_bytes
+                if item.kind is MemberKind.HARD_LINK and name in names and item.target in found:
+                    found[name] = found[item.target]
+                if item.kind is not MemberKind.FILE:
+                    continue
+            else:
+                content += item
+                left -= len(item)
+            if not left and name in names:
+                found[name] = bytes(content)
     return found
 
 

@@ -131,7 +131,10 @@ class Unpacking:
     def _link_hard(self, member: Member) -> None:
         """Another name for a file that came before; whether the user may have it is the kernel's to say."""
         *folder, source = member.target.split("/")
-        found = open_inside(self._folder(tuple(folder)), source, os.O_PATH | os.O_NOFOLLOW, ONE_STEP)
+        try:
+            found = open_inside(self._folder(tuple(folder)), source, os.O_PATH | os.O_NOFOLLOW, ONE_STEP)
+        except FileNotFoundError:
+            raise InvalidArgument(f"{member.path}: is another name of {member.target}, which is not there") from None
         try:
             if not stat.S_ISREG(os.fstat(found).st_mode):
                 raise InvalidArgument(f"{member.path}: is another name of something that is no file")

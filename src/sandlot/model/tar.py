@@ -18,6 +18,7 @@ _OCTAL_MAX = 0o77777777777
 _OCTAL = b"01234567"
 _MODE_BITS = 0o777
 _REGULAR = b"0\x007"
+_SAID = ("path", "linkpath", "size")  # all else that is told of a member means nothing here, and is not kept
 _LONG = {b"L": "path", b"K": "linkpath"}
 _KINDS_REFUSED = {b"3": "a device", b"4": "a device", b"6": "a pipe", b"S": "a sparse file"}
 _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"PK\x03\x04")
@@ -212,7 +213,8 @@ class TarReader:
         if self._extra in _LONG:
             self._said[_LONG[self._extra]] = told.partition(b"\0")[0]
         elif self._extra == b"x":
-            self._said |= _records(told)
+            records = _records(told)
+            self._said |= {key: records[key] for key in _SAID if key in records}
 
     def _end(self, block: bytes) -> None:
         if block.strip(b"\0"):

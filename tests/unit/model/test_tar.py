@@ -3,6 +3,7 @@
 import io
 import random
 import tarfile
+import tracemalloc
 
 import pytest
 
@@ -156,3 +157,18 @@ def test_noise_never_leads_out_and_never_breaks_us() -> None:
         for member, _content in found:
             assert not {"", ".", ".."} & set(member.parts)
             assert not any("/" in part for part in member.parts)
+
+
+def test_what_is_told_before_a_member_is_not_collected() -> None:
+    """Headers may come without an end, each with another word that means nothing."""
+    reader = TarReader()
+    tracemalloc.start()
+    try:
+        for number in range(300):
+            told = b"".join(tar._record(b"word-%d-%d" % (number, n), b"x" * 1000) for n in range(64))  # pyright: ignore[reportPrivateUsage]
+            block = tar._block(b"long", b"x", 0o644, len(told), 0)  # pyright: ignore[reportPrivateUsage]
+            assert not list(reader.feed(block + told + tar.padding(len(told))))
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < 4 << 20, "of 20 MB that came"

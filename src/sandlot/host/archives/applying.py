@@ -18,13 +18,15 @@ from sandlot.host.archives.entries import CAPABILITY, Entry, Kind, attribute_on_
 from sandlot.host.kernel import BENEATH, NO_MAGICLINKS, NO_SYMLINKS, mount_writable, open_inside
 from sandlot.host.removal import empty, remove_tree
 from sandlot.host.storage.canonical import CANONICAL_ID
-from sandlot.model import InvalidArgument
+from sandlot.model import InvalidArgument, SandlotError
 
 _CONFINED = BENEATH | NO_SYMLINKS | NO_MAGICLINKS
 _SPECIAL = {Kind.PIPE: stat.S_IFIFO, Kind.SOCKET: stat.S_IFSOCK}
 _FRESH = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _ASIDE = ".sandlot-aside"
 _COPY_BYTES = 1 << 20
+# What no filesystem here has room for in a name, a number or a place: that is the archive's fault, not the disk's.
+_IMPOSSIBLE = {errno.ENAMETOOLONG, errno.EINVAL, errno.EFBIG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP}
 _Times = tuple[int, int]
 
 
@@ -36,7 +38,13 @@ def apply_entries(volume: Volume, template: Path | None, entries: Iterable[Entry
         with _shown(volume, template) as root:
             target = _Target(root, upper, owned=template is not None)
             for entry in entries:
-                yield from target.apply(entry)
+                try:
+                    yield from target.apply(entry)
+                except OSError as error:
+                    if error.errno not in _IMPOSSIBLE or isinstance(error, SandlotError):
+                        raise
+                    told = ascii(entry.path[:64])[1:-1]
+                    raise InvalidArgument(f"{told} of an archive cannot be made here: {error.strerror}") from error
                 yield 0
             target.finish()
         for path in target.copied if template is not None else ():

@@ -15,7 +15,7 @@ from typing import Any, cast
 from sandlot.host.templates.unpacking import jail
 from sandlot.host.templates.unpacking.finish import make_ready
 from sandlot.host.templates.unpacking.image import Image, LayerPart, Part, open_image
-from sandlot.host.templates.unpacking.layer import TreeWriter, parts_of
+from sandlot.host.templates.unpacking.layer import LOOK_EVERY_BYTES, TreeWriter, parts_of
 from sandlot.host.templates.unpacking.refusal import Bounds, Refused, shown
 from sandlot.host.templates.unpacking.streams import PIECE_BYTES, FileBytes, Inflated, compression
 from sandlot.host.templates.unpacking.tar import Kind, TarReader
@@ -87,6 +87,8 @@ class Work:
         _buffered, _stored, plain = self._open(Part(fd), how)
         buffer, size = bytearray(PIECE_BYTES), 0
         while got := plain.readinto(buffer):
+            if size % LOOK_EVERY_BYTES + got >= LOOK_EVERY_BYTES:
+                self._writer.look_at_disk()
             size += got
             if size > self._bounds.bytes_max:
                 raise Refused(f"it is larger than {self._bounds.bytes_max} bytes when it is unpacked")

@@ -18,7 +18,7 @@ _DIRECTORY = os.O_PATH | os.O_DIRECTORY
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _HANDLES_MAX = 64
 _TIMES_MAX = 200_000  # directories whose time is set at the end
-_LOOK_EVERY_BYTES = 64 << 20
+LOOK_EVERY_BYTES = 64 << 20
 _WHITEOUT, _OPAQUE, _RESERVED = ".wh.", ".wh..wh..opq", ".wh..wh."
 _XATTRS_MAX = 64
 _ENTRY_BYTES = 512  # counted for each, whatever it holds
@@ -56,10 +56,10 @@ class TreeWriter:
                 raise Refused(
                     f"{shown(entry.path)} lies {len(parts)} levels deep; {self._bounds.depth_max} are allowed"
                 )
+            self._count(_ENTRY_BYTES)
             if is_layer and parts and parts[-1].startswith(_WHITEOUT):
                 self._hide(parts)
                 continue
-            self._count(_ENTRY_BYTES)
             self._add(entry, parts, pieces)
             self._remember(parts)
         self._set_times()
@@ -72,12 +72,15 @@ class TreeWriter:
         self.bytes += size
         if self.bytes > self._bounds.bytes_max:
             raise Refused(f"it is larger than {self._bounds.bytes_max} bytes when it is unpacked")
-        if self.bytes - self._looked_at > _LOOK_EVERY_BYTES:
+        if self.bytes - self._looked_at > LOOK_EVERY_BYTES:
             self._looked_at = self.bytes
-            found = os.fstatvfs(self._root)
-            if found.f_bavail * found.f_frsize < self._bounds.free_min:
-                raise Refused("the disk would be too full with it")
+            self.look_at_disk()
         self._on_write(self.entries, self.bytes)
+
+    def look_at_disk(self) -> None:
+        found = os.fstatvfs(self._root)
+        if found.f_bavail * found.f_frsize < self._bounds.free_min:
+            raise Refused("the disk would be too full with it")
 
     # ---- one entry ---------------------------------------------------------------------------------------------
 
