@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import re
+import select
 import socket
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from sandlot import Client, Sandbox, SandlotError
-from sandlot.model import InvalidState, PermissionDenied, Scope, SessionNotFound
+from sandlot.model import InvalidState, PermissionDenied, Scope, SessionNotFound, token_of_key
 from sandlot.tenants.keys import KeyStore
 from tests.serving import Answer, Server, ask, environment, read_all, server
 
@@ -410,6 +411,59 @@ def test_what_a_token_opened_ends_with_it(stage: Stage) -> None:
         assert b" 101 " in line.recv(65536)
         assert read_all(line) == b""
     assert at(stage.server, stage.host, "/", X_Sandlot_Preview_Token=token).status == 401
+
+
+def websocket(one: Server, host: str, *lines: str) -> socket.socket:
+    line = socket.create_connection(("127.0.0.1", one.port), timeout=60)
+    upgrade = ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Key: eA==")
+    line.sendall("\r\n".join(["GET /ws HTTP/1.1", f"Host: {host}", *lines, *upgrade, "", ""]).encode())
+    assert b" 101 " in line.recv(65536)
+    return line
+
+
+def is_open(line: socket.socket) -> bool:
+    readable, _, _ = select.select([line], [], [], 0)
+    return not readable
+
+
+def test_what_a_key_gave_on_ends_with_it(data_dir: Path) -> None:
+    """Its signed addresses, the cookies of those, and what is open by either; and nothing that another key gave on."""
+    keys = KeyStore(data_dir)
+    first, second = (keys.create(name, "a", Scope.USE).secret for name in ("first", "second"))
+    path = "/preview/tenant-a.work/3000/"
+    with staged(data_dir, key=second) as stage:
+        one, host = stage.server, stage.host
+        narrow = token_of_key(second, "work", time.time() + 30, Scope.USE)
+        with Client(url=f"http://{stage.api}", api_key=narrow) as client:
+            assert Sandbox.connect("work", client=client).preview(3000).expires < time.time() + 35, "with its token"
+        with Client(url=f"http://{stage.api}", api_key=first) as client:
+            token = Sandbox.connect("work", client=client).preview(3000).token
+        cookie = at(one, host, f"/?sandlot-token={token}", Accept="text/html").headers["set-cookie"].partition(";")[0]
+        with closing(websocket(one, host, f"{TOKEN}: {stage.token}")) as kept:
+            lines = [websocket(one, host, way) for way in (f"{TOKEN}: {token}", f"Cookie: {cookie}")]
+            assert at(one, host, "/", Cookie=cookie).status == 200
+            assert all(is_open(line) for line in [*lines, kept])
+            keys.revoke("first")
+            for line in lines:
+                with closing(line):
+                    assert read_all(line) == b""
+            assert at(one, host, "/", Cookie=cookie).status == 401
+            assert at(one, host, f"/?sandlot-token={token}", Accept="text/html").status == 401
+            assert one.ask(path, X_Sandlot_Preview_Token=token).status == 401
+            assert one.ask(path, X_Sandlot_Preview_Token=stage.token).status == 200
+            assert is_open(kept)
+
+
+def test_a_port_that_is_private_again_is_left_by_everybody(data_dir: Path) -> None:
+    """But not by whoever has a token for it."""
+    with staged(data_dir, "--preview-public") as stage:
+        stage.sandbox.preview(3000, public=True)
+        known = websocket(stage.server, stage.host, f"{TOKEN}: {stage.token}")
+        with closing(known), closing(websocket(stage.server, stage.host)) as anybody:
+            stage.sandbox.preview(3000, public=False)
+            assert read_all(anybody) == b""
+            assert at(stage.server, stage.host, "/").status == 401
+            assert is_open(known)
 
 
 # ---- faces ---------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from sandlot.previews.credentials import Given
 from sandlot.previews.forms import OWN, SHARED, Place
 from sandlot.previews.heads import Header
 from sandlot.previews.makings import Makings
+from sandlot.previews.openings import Admission, Openings
 from sandlot.previews.pages import refuse, say, tell
 from sandlot.previews.proxy import Forwarding, Proxy, Receive, Scope, Send
 
@@ -34,8 +35,9 @@ class PreviewHost(Dialler, Events, Protocol):
 class Previews:
     """For one host and all of its sessions. `domain` is empty where previews have no hosts."""
 
-    def __init__(self, host: PreviewHost, book: PreviewBook, domain: str) -> None:
+    def __init__(self, host: PreviewHost, book: PreviewBook, domain: str, openings: Openings) -> None:
         self._book = book
+        self._openings = openings
         self._domain = domain
         self._makings = Makings(host)
         self.proxy = Proxy(host)
@@ -63,15 +65,15 @@ class Previews:
         found = credentials.given(scope["headers"], _target(scope))
         counts = found.cookies if credentials.is_own_page(headers) else ()
         try:
-            until = await self._until(address, found, counts)
+            admission = await self._admission(address, found, counts)
         except SessionNotFound as error:
             await tell(send, scope, error)
             return
-        if until is None:
+        if admission is None:
             await refuse(send, scope)
             return
         if found.query and self._book.read(address, found.query) and credentials.is_visit(scope["method"], headers):
-            await _send_on(send, scope, found, until, b"/")
+            await _send_on(send, scope, found, admission.until, b"/")
             return
         way = Forwarding(
             address,
@@ -80,13 +82,13 @@ class Previews:
             headers=credentials.onward(scope["headers"], shares_origin=False),
             outward=credentials.back,
         )
-        await self._forward(scope, receive, send, way, until)
+        await self._forward(scope, receive, send, way, admission)
 
-    async def _until(self, address: PreviewAddress, found: Given, cookies: Sequence[str]) -> float | None:
-        """How long whoever asks may stay; None: not at all, which is also said of sessions that nobody has. Raises
+    async def _admission(self, address: PreviewAddress, found: Given, cookies: Sequence[str]) -> Admission | None:
+        """Why whoever asks may; None: he may not, which is also said of sessions that nobody has. Raises
         SessionNotFound to whoever had a token for one that is gone."""
         grants = [self._book.read(address, token) for token in (*found.from_anywhere, *cookies)]
-        good = [grant for grant in grants if grant is not None]
+        good = [grant for grant in grants if grant is not None and self._openings.is_good(grant)]
         public = self._book.public(address)
         if not good and public is None:
             return None
@@ -96,12 +98,12 @@ class Previews:
             if good:
                 raise
             return None
-        if public == made:
-            return _FOREVER
-        alive = [grant.expires for grant in good if grant.made_us == made]
-        if good and not alive:
+        alive = [grant for grant in good if grant.made_us == made]
+        if public == made or alive:
+            return Admission(address, made, public == made, alive)
+        if good:
             raise SessionNotFound("the sandbox that this address was of is gone")
-        return max(alive) if alive else None
+        return None
 
     # ---- on an origin that is shared ---------------------------------------------------------------------------
 
@@ -116,7 +118,7 @@ class Previews:
             return False
         found = credentials.given(scope["headers"], _target(scope))
         try:
-            return await self._until(place.address, found, found.cookies) is not None
+            return await self._admission(place.address, found, found.cookies) is not None
         except SandlotError:
             return False
 
@@ -133,19 +135,20 @@ class Previews:
             await say(send, scope, 404, "not_found", "No preview", "this names no port of a sandbox")
             return
         found = credentials.given(scope["headers"], _target(scope))
-        until: float | None = _FOREVER
+        admission: Admission | None = None
         try:
             if not is_known:
-                until = await self._until(address, found, found.cookies)
+                admission = await self._admission(address, found, found.cookies)
         except SessionNotFound as error:
             await tell(send, scope, error)
             return
-        if until is None:
+        if admission is None and not is_known:
             await refuse(send, scope)
             return
         if headers.get(b"service-worker"):
             await say(send, scope, 403, "permission_denied", "Not here", "this origin is shared")
             return
+        until = _FOREVER if admission is None else admission.until
         if prefix and found.query and until < _FOREVER and credentials.is_visit(scope["method"], headers):
             await _send_on(send, scope, found, until, prefix + b"/")
             return
@@ -163,17 +166,18 @@ class Previews:
             outward=credentials.back_shared,
             said_host=headers.get(b"host", b""),
         )
-        await self._forward(scope, receive, send, way, until)
+        await self._forward(scope, receive, send, way, admission)
 
-    async def _forward(self, scope: Scope, receive: Receive, send: Send, way: Forwarding, until: float) -> None:
+    async def _forward(
+        self, scope: Scope, receive: Receive, send: Send, way: Forwarding, admission: Admission | None
+    ) -> None:
         sent = _Sent(send)
+        until = _FOREVER if admission is None else admission.until
         try:
-            if until == _FOREVER:
-                await self.proxy.forward(scope, receive, sent, way)
-                return
             # What a token opened ends with it: an answer without an end, a tunnel.
-            async with asyncio.timeout(max(0.0, until - time.time())):
-                await self.proxy.forward(scope, receive, sent, way)
+            async with asyncio.timeout(None if until == _FOREVER else max(0.0, until - time.time())) as patience:
+                with self._openings.opened(admission, patience):
+                    await self.proxy.forward(scope, receive, sent, way)
         except TimeoutError:
             tunnel = scope.get("sandlot.tunnel")
             if not sent.has_begun and not (tunnel is not None and tunnel.is_accepted):

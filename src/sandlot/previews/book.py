@@ -82,7 +82,7 @@ class PreviewBook:
             port=request.port,
             url=f"{place.scheme}://{label}.{place.domain}{port}/" if label else "",
             path_url=place.api + path_of(address),
-            token=tokens.sign(known.secret, address, session.created, expires),
+            token=tokens.sign(known.secret, address, session.created, expires, request.key),
             expires=expires,
             public=place.may_be_public and known.public.get(address) == made,
         )

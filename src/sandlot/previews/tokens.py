@@ -1,7 +1,8 @@
 """Tokens: who has one may use one port of one session, until a moment.
 
 A token says of which making of the session it is, so one of a session that was destroyed is none of the next that has
-its id. It is checked before anything is looked up: a wrong one takes as long for a session that nobody has."""
+its id. It is checked before anything is looked up: a wrong one takes as long for a session that nobody has. Whether the
+key that it ends with is still good, whoever reads it looks."""
 
 import hashlib
 import hmac
@@ -13,7 +14,9 @@ from typing import Final
 from sandlot.previews.addresses import PreviewAddress
 
 PREFIX: Final = "slp"
-_FORM: Final = re.compile(rf"{PREFIX}_([0-9a-f]{{1,16}})_([0-9a-f]{{1,12}})_([A-Za-z0-9_-]{{43}})", re.ASCII)
+_FORM: Final = re.compile(
+    rf"{PREFIX}_([0-9a-f]{{1,16}})_([0-9a-f]{{1,12}})_(?:([0-9a-f]{{12}})_)?([A-Za-z0-9_-]{{43}})", re.ASCII
+)
 _MICROSECONDS: Final = 1_000_000
 
 
@@ -23,15 +26,17 @@ class Grant:
 
     made_us: int  # when the session was made
     expires: float
+    key: str = ""  # that it ends with, by its id; none: it was asked for without one
 
 
 def made_us(created: float) -> int:
     return round(created * _MICROSECONDS)
 
 
-def sign(secret: bytes, address: PreviewAddress, created: float, expires: float) -> str:
-    made, until = made_us(created), int(expires)
-    return f"{PREFIX}_{made:x}_{until:x}_{_signature(secret, address, made, until)}"
+def sign(secret: bytes, address: PreviewAddress, created: float, expires: float, key: str = "") -> str:
+    grant = Grant(made_us(created), int(expires), key)
+    of_key = f"{key}_" if key else ""
+    return f"{PREFIX}_{grant.made_us:x}_{int(expires):x}_{of_key}{_signature(secret, address, grant)}"
 
 
 def read(secret: bytes, address: PreviewAddress, token: str, now: float) -> Grant | None:
@@ -39,11 +44,12 @@ def read(secret: bytes, address: PreviewAddress, token: str, now: float) -> Gran
     match = _FORM.fullmatch(token)
     if match is None:
         return None
-    made, until = int(match[1], 16), int(match[2], 16)
-    is_it = hmac.compare_digest(match[3], _signature(secret, address, made, until))
-    return Grant(made, until) if is_it and now < until else None
+    grant = Grant(int(match[1], 16), int(match[2], 16), match[3] or "")
+    is_it = hmac.compare_digest(match[4], _signature(secret, address, grant))
+    return grant if is_it and now < grant.expires else None
 
 
-def _signature(secret: bytes, address: PreviewAddress, made: int, until: int) -> str:
-    text = f"sandlot preview\0{address.session_id}\0{address.port}\0{made}\0{until}".encode()
+def _signature(secret: bytes, address: PreviewAddress, grant: Grant) -> str:
+    told = (address.session_id, address.port, grant.made_us, int(grant.expires), *([grant.key] if grant.key else []))
+    text = "\0".join(["sandlot preview", *map(str, told)]).encode()
     return urlsafe_b64encode(hmac.digest(secret, text, hashlib.sha256)).decode().rstrip("=")

@@ -15,12 +15,14 @@ from sandlot.model import KeyInfo, SandlotError, TenantLimits, limits
 from sandlot.model import Scope as KeyScope
 from sandlot.previews.application import Previews
 from sandlot.previews.book import PreviewBook
+from sandlot.previews.openings import Openings
 from sandlot.rpc.server import application as procedures
 from sandlot.tenants.guard import Guard, given_key
 from sandlot.tenants.host import TenantHost, as_host
 from sandlot.tenants.keys import KeyStore
 from sandlot.tenants.room import Room
 from sandlot.tenants.secret_files import read_secret
+from sandlot.wiring.behalf import on_behalf_of
 from sandlot.wiring.door import forget
 from sandlot.wiring.passing import passing
 
@@ -37,9 +39,10 @@ class Doors:
     ) -> None:
         self._host = host
         self._book = PreviewBook(data)
-        self.previews = Previews(host, self._book, preview_domain)
-        self._shown = [self.previews]
         self._keys = KeyStore(data, keys_changed)
+        self._openings = Openings(self._book, lambda key: self._keys.find(key) is not None)
+        self.previews = Previews(host, self._book, preview_domain, self._openings)
+        self._shown = [self.previews]
         self._secret = read_secret(data / _SECRET)
         self._wires: list[Application] = []
         self._operator = self._applications(host, LOCAL)
@@ -78,6 +81,7 @@ class Doors:
         async with asyncio.TaskGroup() as watching:
             watching.create_task(self._guard.watch())
             watching.create_task(self.previews.watch())
+            watching.create_task(self._openings.watch())
 
     async def forget(self) -> None:
         """The server ends: what callers began is left to the next one."""
@@ -86,11 +90,13 @@ class Doors:
         for previews in self._shown:
             await previews.close()
 
-    def _applications(self, host: Host, who: str, *, kept: bool = True) -> Application:
-        wire = procedures(host)
+    def _applications(self, host: Host, who: str, info: KeyInfo | None = None) -> Application:
+        """Of everybody who shows this key; of its operator, who needs none."""
+        kept = info is None or not info.session
+        wire = procedures(host if info is None else on_behalf_of(info, host))
         if kept:
             self._wires.append(wire)
-        previews = self._shown[0] if host is self._host else Previews(host, self._book, "")
+        previews = self._shown[0] if host is self._host else Previews(host, self._book, "", self._openings)
         gateway = OpenSandboxGateway(host, GatewaySettings(self._secret, who=who), passing(previews.proxy))
         if kept and previews not in self._shown:
             self._shown.append(previews)
@@ -116,7 +122,7 @@ class Doors:
             host = self._host
             if info.scope is not KeyScope.OPERATE:
                 host = as_host(TenantHost(host, info.tenant, info.scope, self._room(info.tenant)))
-            made = self._of_keys[info.key_id] = self._applications(host, info.who)
+            made = self._of_keys[info.key_id] = self._applications(host, info.who, info)
         return made
 
     def _of_token(self, info: KeyInfo) -> Application:
@@ -125,7 +131,7 @@ class Doors:
         if made is None:
             scope = KeyScope.USE if info.scope is KeyScope.OPERATE else info.scope
             host = as_host(TenantHost(self._host, info.tenant, scope, self._room(info.tenant), info.session))
-            made = self._of_tokens[info.who] = self._applications(host, info.who, kept=False)
+            made = self._of_tokens[info.who] = self._applications(host, info.who, info)
             if len(self._of_tokens) > limits.TOKENS_KEPT:
                 self._of_tokens.popitem(last=False)
         self._of_tokens.move_to_end(info.who)

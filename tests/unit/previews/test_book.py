@@ -23,6 +23,7 @@ from sandlot.previews.addresses import PreviewAddress
 from sandlot.previews.book import Place, PreviewBook
 
 SECRET = bytes(32)
+KEY = "0123456789ab"
 ADDRESS = PreviewAddress("s", 3000)
 PLACE = Place("http://127.0.0.1:1", "http", "previews.test", 1, may_be_public=True)
 INFO = SessionInfo("s", SessionState.ACTIVE, "", 1000.25, 2000.0, {}, "t", "l", "n", "/w")
@@ -38,8 +39,22 @@ def test_a_token_is_good_for_one_port_of_one_making_and_for_a_while() -> None:
     assert tokens.read(bytes(31) + b"x", ADDRESS, token, 0) is None
 
 
-def test_a_token_that_was_changed_anywhere_is_none() -> None:
-    token = tokens.sign(SECRET, ADDRESS, 1000.25, 2000)
+def test_a_token_is_of_the_key_that_asked() -> None:
+    token = tokens.sign(SECRET, ADDRESS, 1000.25, 2000, KEY)
+    assert tokens.read(SECRET, ADDRESS, token, 0) == tokens.Grant(1000250000, 2000, KEY)
+    assert tokens.read(SECRET, ADDRESS, token.replace(f"{KEY}_", ""), 0) is None, "it cannot be taken out"
+    assert tokens.read(SECRET, ADDRESS, token.replace(KEY, "0" * 12), 0) is None
+    plain = tokens.sign(SECRET, ADDRESS, 1000.25, 2000)
+    at = plain.rindex("7d0_") + len("7d0_")
+    assert tokens.read(SECRET, ADDRESS, f"{plain[:at]}{KEY}_{plain[at:]}", 0) is None, "nor put in"
+    for wrong in ("x", "0" * 11, "0" * 13, "g" * 12, f"{KEY}_"):
+        with pytest.raises(InvalidArgument):
+            PreviewRequest("s", 3000, key=wrong)
+
+
+@pytest.mark.parametrize("key", ["", KEY])
+def test_a_token_that_was_changed_anywhere_is_none(key: str) -> None:
+    token = tokens.sign(SECRET, ADDRESS, 1000.25, 2000, key)
     for at, char in itertools.product(range(len(token)), "0aA_-z"):
         other = token[:at] + char + token[at + 1 :]
         assert other == token or tokens.read(SECRET, ADDRESS, other, 0) is None
