@@ -16,6 +16,7 @@ SEEDS = Path(__file__).parent / "seeds"
 MESSAGE, SPAWN, RING, BUILT = b"\0", b"\1", b"\2", b"\3"
 
 PLAIN = SpawnPlan(argv=("true",), cwd="", envs={}, user="")
+FAMILY = SpawnPlan(argv=("true",), cwd="", envs={}, user="", is_family=True)
 CONNECT = SpawnPlan(argv=("8000",), cwd="/", envs={}, user="", stdin=True, is_connection=True)
 FULL = SpawnPlan(
     argv=("sh", "-c", "echo $A", "\udcff"),
@@ -53,6 +54,7 @@ def seeds() -> dict[str, bytes]:
         frames.stdin(1, 5, b"input"),
         frames.frame(Frame.STDIN_END, 1),
         frames.signal(1, 15, frames.SCOPE_TREE),
+        frames.signal(1, 9, frames.SCOPE_END),
         frames.resize(1, 24, 80),
         frames.ack(1, Stream.STDERR, 4096),
         frames.discard(1, Stream.STDOUT),

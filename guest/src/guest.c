@@ -29,6 +29,9 @@ enum {
     TERMINAL_LINGER_MS = 200,
     LAST_WORDS_MS = 2000,
     PARTING_MS = 20,
+    LOOK_MS = 20,          /* between two looks whether anyone of a family lives */
+    FAMILY_GRACE_MS = 5000, /* the host kills earlier, if there is one */
+    FAMILY_KILL_MS = 2000,  /* who does not even end by a kill waits for the machine, and is not waited for */
 };
 
 static int host, events;
@@ -269,6 +272,7 @@ static void orders_close(struct process *process) {
 
 static void process_forget(struct process *process) {
     orders_close(process);
+    if (process->is_family) sentry_family_end(process->id);
     for (struct process **at = &processes; *at; at = &(*at)->next) {
         if (*at != process) continue;
         *at = process->next;
@@ -316,6 +320,8 @@ static void on_spawn(uint64_t id, uint8_t *payload, uint32_t length) {
         memcpy(request.groups, given, sizeof given);
         request.group_count = given_count;
     }
+    int family = -1;
+    if (!(request.flags & (SPAWN_PROBE | SPAWN_CONNECT))) request.mark = tree_mark(id);
     struct process *process = process_new(id, &request);
     /* A program that should be under limits of its own does not run without. */
     if (process == NULL || ((request.flags & SPAWN_GROUPS) && given_count == 0)) {
@@ -323,10 +329,15 @@ static void on_spawn(uint64_t id, uint8_t *payload, uint32_t length) {
         broken(FRAME_SPAWN, id);
         return;
     }
+    if ((request.flags & SPAWN_FAMILY) && request.group_count < SPAWN_GROUPS_MAX) family = sentry_family_begin(id);
+    process->is_family = family >= 0;
+    if (family >= 0) request.groups[request.group_count++] = family;
     struct started ends;
     if (limit_error) process->failure = (struct spawn_failure){limit_error, STAGE_RESOURCES};
     else if (process_count > PROCESSES_MAX) process->failure = (struct spawn_failure){EAGAIN, STAGE_TOO_MANY};
     else process->plan = spawn_start(&request, &process->late, &ends, &process->failure);
+    /* Its child has descriptors of its own. */
+    if (family >= 0) close(family);
     if (process->plan == NULL) {
         process->failed = true;
         process->outputs[0].ended = process->outputs[1].ended = process->stdin_closed = true;
@@ -402,13 +413,49 @@ static void on_resume(const struct frame *frame) {
     }
 }
 
+static struct family family_of(const struct process *process) {
+    return (struct family){.head = process->pid, .is_headless = process->exited, .id = process->id, .mark = tree_mark(process->id)};
+}
+
+static void end_family(struct process *process, int number) {
+    struct family family = family_of(process);
+    process->killed = process->killed || number == SIGKILL;
+    process->ends_deadline_ms = now_ms() + (process->killed ? FAMILY_KILL_MS : FAMILY_GRACE_MS);
+    process->ends = true;
+    process->look_ms = 0;
+    if (!process->is_family) {
+        int fd = sentry_family_begin(process->id);
+        process->is_family = fd >= 0;
+        family.keep = fd >= 0 ? fd : 0;
+    }
+    tree_signal(&family, number);
+    if (family.keep > 0) close(family.keep);
+}
+
+/* Its program has ended; its end is told when it was the last. Those that do not listen are killed, also when the host has
+ * gone meanwhile. */
+static void family_look(struct process *process) {
+    int64_t now = now_ms();
+    if (!process->ends || !process->exited || process->none_left || now < process->look_ms) return;
+    struct family family = family_of(process);
+    process->look_ms = now + LOOK_MS;
+    if (now >= process->ends_deadline_ms && process->killed) process->none_left = true;
+    else if (now >= process->ends_deadline_ms) end_family(process, SIGKILL);
+    else process->none_left = tree_signal(&family, process->killed ? SIGKILL : 0) == 0;
+}
+
 static void on_signal(struct process *process, const struct frame *frame) {
     uint32_t number = get_u32(frame->payload), scope = get_u32(frame->payload + 4);
-    if (number == 0 || number >= (uint32_t)NSIG || scope > SCOPE_PROCESS) {
+    if (number == 0 || number >= (uint32_t)NSIG || scope > SCOPE_END) {
         broken(FRAME_SIGNAL, frame->id);
         return;
     }
     if (process->pid <= 0) return;
+    struct family family = family_of(process);
+    if (scope == SCOPE_END && !process->result_sent) {
+        end_family(process, (int)number);
+        return;
+    }
     /* The group may outlive its leader, but a pid that was reaped may be someone else's by now. */
     if (process->exited) kill(-process->pid, (int)number);
     else if (scope == SCOPE_PROCESS) kill(process->pid, (int)number);
@@ -416,7 +463,7 @@ static void on_signal(struct process *process, const struct frame *frame) {
         /* A child that has not yet made its own group is still alone. */
         if (kill(-process->pid, (int)number) < 0 && errno == ESRCH) kill(process->pid, (int)number);
     }
-    else tree_signal(process->pid, (int)number);
+    else tree_signal(&family, (int)number);
 }
 
 static void on_ack(struct process *process, const struct frame *frame) {
@@ -506,9 +553,10 @@ static void on_frame(const struct frame *frame) {
 
 static _Noreturn void finish(bool whole_namespace) {
     /* The host is gone for good. As pid 1 the kernel ends everything with us. */
+    struct family all = {.head = getpid()};
     if (!whole_namespace)
         for (int64_t until = now_ms() + LAST_WORDS_MS; now_ms() < until;) {
-            tree_signal(getpid(), SIGKILL);
+            tree_signal(&all, SIGKILL);
             while (waitpid(-1, NULL, WNOHANG) > 0) {}
             if (waitpid(-1, NULL, WNOHANG) < 0 && errno == ECHILD) break;
             usleep(1000);
@@ -682,7 +730,7 @@ static void batch_process(struct process *p) {
         uint8_t *at = put_u64(batch_head(), p->stdin_ring.base);
         batch_add(p, FRAME_STDIN_ACK, p->stdin_closed, p->stdin_ring.base, put_u32(at, p->stdin_closed), NULL, 0);
     }
-    if (p->result_sent || !all || !batch_has_room(SMALL_FRAME)) return;
+    if (p->result_sent || !all || !batch_has_room(SMALL_FRAME) || (p->ends && p->exited && !p->none_left)) return;
     if (p->failed && p->outputs[0].ended && p->outputs[1].ended) {
         uint8_t *at = put_u32(batch_head(), (uint32_t)p->failure.error);
         batch_add(p, FRAME_FAILED, 0, 0, put_u32(at, (uint32_t)p->failure.stage), NULL, 0);
@@ -761,6 +809,7 @@ static void prepare(int socket, bool whole_namespace) {
     sigaddset(&child, SIGCHLD);
     host = socket;
     if (!whole_namespace) prctl(PR_SET_CHILD_SUBREAPER, 1);
+    tree_begin();
     events = epoll_create1(EPOLL_CLOEXEC);
     signal_watch.fd = signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
     host_watch.fd = socket;
@@ -772,9 +821,12 @@ static void prepare(int socket, bool whole_namespace) {
 static int patience(void) {
     if (held_back) return STARTED_DELAY_MS;
     if (parting) return PARTING_MS;
-    for (struct process *p = processes; p; p = p->next)
-        if (p->exited && p->terminal && !p->outputs[0].ended) return TERMINAL_LINGER_MS / 4;
-    return -1;
+    bool lingers = false;
+    for (struct process *p = processes; p; p = p->next) {
+        if (p->exited && p->ends && !p->none_left) return LOOK_MS;
+        lingers = lingers || (p->exited && p->terminal && !p->outputs[0].ended);
+    }
+    return lingers ? TERMINAL_LINGER_MS / 4 : -1;
 }
 
 static bool handle(struct watch *watch, uint32_t what) {
@@ -812,6 +864,7 @@ _Noreturn void guest_serve(int socket, bool whole_namespace) {
         for (int i = 0; i < count; i++)
             if (!handle(ready[i].data.ptr, ready[i].events)) finish(whole_namespace);
         linger();
+        for (struct process *p = processes; p; p = p->next) family_look(p);
         tell();
         bury();
     }

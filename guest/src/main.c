@@ -87,7 +87,7 @@ int main(int argc, char **argv) {
     if (strcmp(verb, "guest") == 0) {
         scrub(argc, argv);
         forget_ignored_signals();
-        guest_serve(0, true);
+        guest_serve(0, getpid() == 1);
     }
     if (strcmp(verb, "sentry") == 0) {
         scrub(argc, argv);

@@ -43,6 +43,10 @@ struct process {
     bool terminal;
     bool exited, failed, forgotten;
     bool started_sent, result_sent, listed;
+    bool is_family;     /* gVisor keeps it together */
+    bool ends, none_left; /* it is to end with all that it started; nobody of them lives */
+    bool killed;
+    int64_t ends_deadline_ms, look_ms; /* of those that its end is waited for */
     int status;
     struct rusage usage;
     struct spawn_failure failure;

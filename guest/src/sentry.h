@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #define SENTRY_PROGRAM "/guest"
 #define SENTRY_STAGE "/stage"
@@ -24,6 +25,16 @@ int sentry_prepare(void);
 
 /* How many processes there may be beside pid 1; 0: any number. 0 or an errno. */
 int sentry_limit(uint64_t processes);
+
+/* Keeps together what this process will start, wherever it goes. A descriptor that takes the number of the process, which
+ * the caller closes, or -1 where there is nothing of the kind. */
+int sentry_family_begin(uint64_t id);
+
+/* Who is in it, as far as there is room. */
+int sentry_family(uint64_t id, pid_t *members, int room);
+
+/* Its process is forgotten: it is kept no longer than someone of it lives. */
+void sentry_family_end(uint64_t id);
 
 /* What a child goes through between its birth and its exec: raw calls only, the first while it has
  * our descriptors. 0 (or more) or a negative errno. */

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -109,6 +110,8 @@ CHILD static int child(void *argument) {
         uint64_t value[2] = {request->rlimits[i].soft, request->rlimits[i].hard};
         must(plan, raw(SYS_prlimit64, 0, request->rlimits[i].resource, address(value), 0), STAGE_RLIMIT);
     }
+    uint64_t mark[2] = {request->mark, request->mark};
+    if (request->mark) raw(SYS_prlimit64, 0, RLIMIT_LOCKS, address(mark), 0);
     must(plan, sentry_enter(), STAGE_RESOURCES);
     if (!plan->as_self) {
         must(plan, raw(SYS_setgroups, plan->who.group_count, address(plan->who.groups), 0, 0), STAGE_USER);

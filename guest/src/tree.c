@@ -9,31 +9,67 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
-enum { FAMILY_MAX = 8192, ROUNDS_MAX = 4 };
+#include "sentry.h"
+
+enum { FAMILY_MAX = 8192, ROUNDS_MAX = 4, FIELDS = 5 };
 
 struct kin {
-    pid_t pid, parent;
-    bool ours, lives;
+    pid_t pid, parent, group, session;
+    bool ours, below, lives;
 };
 
 static struct kin people[FAMILY_MAX];
+static uint64_t unmarked; /* what who has no mark has in its place; 0: nobody has one */
 
-/* State and parent stand behind the last ')': the name may hold anything. Gives 0 for one that is gone. */
-static pid_t parent_of(pid_t pid, char *state) {
-    char path[32], text[512];
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+/* ---- marks --------------------------------------------------------------------------------------------------------
+ * What a program starts is its family, wherever it goes: also when its parents have ended, and it has a group and a
+ * session of its own. It has its mark from whoever started it: a limit that the kernel has not looked at for twenty years,
+ * that everyone inherits, and that only root of the machine can raise again. */
+
+void tree_begin(void) {
+    struct rlimit limit;
+    /* gVisor neither takes nor tells this one. */
+    unmarked = !sentry_is_on() && getrlimit(RLIMIT_LOCKS, &limit) == 0 ? limit.rlim_max : 0;
+}
+
+uint64_t tree_mark(uint64_t id) { return unmarked > id + 1 ? unmarked - 1 - id : 0; }
+
+/* 0: it is not told. */
+static uint64_t mark_of(pid_t pid) {
+    static const char name[] = "Max file locks";
+    char path[32], text[4096], hard[24];
+    snprintf(path, sizeof path, "/proc/%d/limits", (int)pid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return 0;
     ssize_t got = read(fd, text, sizeof text - 1);
     close(fd);
-    if (got <= 0) return 0;
-    text[got] = 0;
-    char *close_paren = strrchr(text, ')');
-    if (close_paren == NULL || strlen(close_paren) < 5) return 0;
-    *state = close_paren[2];
-    return (pid_t)strtol(close_paren + 4, NULL, 10);
+    text[got > 0 ? got : 0] = 0;
+    const char *line = strstr(text, name);
+    if (line == NULL || sscanf(line + sizeof name - 1, "%*s %23s", hard) != 1) return 0;
+    return strcmp(hard, "unlimited") == 0 ? (uint64_t)RLIM_INFINITY : strtoull(hard, NULL, 10);
+}
+
+/* ---- families ----------------------------------------------------------------------------------------------------- */
+
+/* Behind the last ')': the name may hold anything. */
+static void read_kin(struct kin *one) {
+    char path[32], text[1024], state = 0;
+    int threads = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)one->pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return;
+    ssize_t got = read(fd, text, sizeof text - 1);
+    close(fd);
+    text[got > 0 ? got : 0] = 0;
+    const char *close_paren = strrchr(text, ')');
+    if (close_paren == NULL) return;
+    int found = sscanf(close_paren + 1, " %c %d %d %d %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %d", &state, &one->parent,
+                       &one->group, &one->session, &threads);
+    /* A program whose first thread has ended looks dead, and may have others. */
+    one->lives = found >= FIELDS - 1 && state != 'X' && (state != 'Z' || threads > 1);
 }
 
 static int read_people(void) {
@@ -42,44 +78,86 @@ static int read_people(void) {
     int count = 0;
     for (struct dirent *entry; count < FAMILY_MAX && (entry = readdir(proc));) {
         pid_t pid = (pid_t)strtol(entry->d_name, NULL, 10);
-        char state = 0;
         if (pid <= 1) continue;
-        pid_t parent = parent_of(pid, &state);
-        people[count++] = (struct kin){pid, parent, false, state != 0 && state != 'Z' && state != 'X'};
+        people[count] = (struct kin){.pid = pid};
+        read_kin(&people[count++]);
     }
     closedir(proc);
     return count;
 }
 
-static int mark_family(pid_t root, int count) {
-    int found = 0;
+/* Whoever descends from one of ours is ours. */
+static void spread(int count) {
     for (bool grew = true; grew;) {
         grew = false;
         for (int i = 0; i < count; i++) {
-            if (people[i].ours) continue;
-            bool child = people[i].pid == root || people[i].parent == root;
-            for (int j = 0; !child && j < count; j++) child = people[j].ours && people[j].pid == people[i].parent;
-            if (!child) continue;
-            people[i].ours = grew = true;
-            found++;
+            for (int j = 0; !people[i].ours && j < count; j++) {
+                if (!people[j].ours || people[j].pid != people[i].parent) continue;
+                people[i].ours = grew = true;
+            }
         }
     }
+}
+
+/* Without a namespace of our own the others are none of our business; they may have been marked by another guest. */
+static void mark_below(int count) {
+    pid_t us = getpid();
+    for (int i = 0; i < count; i++) people[i].ours = us == 1 || people[i].parent == us;
+    if (us != 1) spread(count);
+    for (int i = 0; i < count; i++) {
+        people[i].below = people[i].ours;
+        people[i].ours = false;
+    }
+}
+
+static bool is_kin(const struct kin *one, const struct family *family) {
+    if (one->pid == getpid()) return false;
+    if (!family->is_headless && (one->pid == family->head || one->parent == family->head)) return true;
+    if (!one->below) return false;
+    uint64_t mark = family->mark ? mark_of(one->pid) : 0;
+    if (mark && mark == family->mark) return true;
+    if (mark && mark < unmarked) return false; /* of another family: numbers of those that are gone are given again */
+    return one->session == family->head || one->group == family->head;
+}
+
+/* Those of them that live. */
+static int find_family(const struct family *family, int count) {
+    static pid_t members[FAMILY_MAX];
+    int found = 0, known = sentry_family(family->id, members, FAMILY_MAX);
+    mark_below(count);
+    for (int i = 0; i < count; i++) {
+        people[i].ours = is_kin(&people[i], family);
+        for (int j = 0; !people[i].ours && j < known; j++) people[i].ours = people[i].pid == members[j];
+    }
+    spread(count);
+    for (int i = 0; i < count; i++) found += people[i].ours && people[i].lives;
     return found;
 }
 
-void tree_signal(pid_t root, int signal_number) {
+static void keep_together(int fd, int count) {
+    char text[24];
+    for (int i = 0; i < count; i++)
+        if (people[i].ours && people[i].lives) (void)!write(fd, text, (size_t)snprintf(text, sizeof text, "%d", (int)people[i].pid));
+}
+
+int tree_signal(const struct family *family, int signal_number) {
     /* Those that fork while we look are met in the next round; only a kill can be repeated without harm. */
-    int rounds = signal_number == SIGKILL ? ROUNDS_MAX : 1;
+    int rounds = signal_number == SIGKILL ? ROUNDS_MAX : 1, found = 0;
+    bool has_group = !family->is_headless && family->head != getpid(); /* our own group is where we are ourselves */
     for (int round = 0; round < rounds; round++) {
         int count = read_people();
-        if (mark_family(root, count) == 0 && round > 0) break;
-        if (root != getpid()) { /* our own group is where we are ourselves */
-            kill(-root, signal_number);
-            kill(root, signal_number);
+        found = find_family(family, count);
+        if (family->keep > 0) keep_together(family->keep, count);
+        if (signal_number == 0 || (found == 0 && round > 0)) break;
+        bool group_heard = has_group && kill(-family->head, signal_number) == 0;
+        /* A child that has not yet made its own group is still alone. */
+        if (has_group && !group_heard) kill(family->head, signal_number);
+        for (int i = 0; i < count; i++) {
+            bool heard = has_group && (people[i].pid == family->head || (group_heard && people[i].group == family->head));
+            if (people[i].ours && !heard) kill(people[i].pid, signal_number);
         }
-        for (int i = 0; i < count; i++)
-            if (people[i].ours && people[i].pid != root && people[i].pid != getpid()) kill(people[i].pid, signal_number);
     }
+    return found;
 }
 
 int tree_others(int signal_number) {

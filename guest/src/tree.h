@@ -1,10 +1,27 @@
-/* Signals a process, its group and whoever descends from it. */
+/* Finds and signals a process and whoever descends from it. */
 #ifndef SANDLOT_TREE_H
 #define SANDLOT_TREE_H
 
+#include <stdbool.h>
+#include <stdint.h>
 #include <sys/types.h>
 
-void tree_signal(pid_t root, int signal_number);
+/* A program and whoever descends from it. */
+struct family {
+    pid_t head;       /* its number, also of its group and its session */
+    bool is_headless; /* it was reaped: the number may be another's */
+    uint64_t id, mark;
+    int keep; /* takes the numbers of those that are found, and knows from then on whom they start; 0: nothing does */
+};
+
+/* Before anything is started. */
+void tree_begin(void);
+
+/* What the family of this process is known by: a limit that its program gets. 0: nothing. */
+uint64_t tree_mark(uint64_t id);
+
+/* How many of them live; 0 as the signal only counts. */
+int tree_signal(const struct family *family, int signal_number);
 
 /* How many processes there are but this one, as far as /proc tells; those that only wait to be reaped are none. With a
  * signal number each of them gets it first. */

@@ -1,4 +1,4 @@
-/* The wire between a host and a guest, version 4. docs/protocol.md is the prose of this file.
+/* The wire between a host and a guest, version 5. docs/protocol.md is the prose of this file.
  *
  * Both ends hold one AF_UNIX SOCK_SEQPACKET socketpair. A message is one or more whole frames, so a reader that
  * dies never leaves half a frame behind. All integers are little-endian.
@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 enum {
-    WIRE_VERSION = 4,
+    WIRE_VERSION = 5,
     HEADER_BYTES = 16,
     MESSAGE_BYTES_MAX = 256 * 1024,
     DATA_BYTES_MAX = 64 * 1024,
@@ -54,11 +54,20 @@ enum {
 };
 
 enum { STREAM_STDOUT = 0, STREAM_STDERR = 1, STREAMS = 2 };
-enum { SCOPE_GROUP = 0, SCOPE_TREE = 1, SCOPE_PROCESS = 2 };
+/* SCOPE_END: as the tree, and EXIT is told when none of them lives. */
+enum { SCOPE_GROUP = 0, SCOPE_TREE = 1, SCOPE_PROCESS = 2, SCOPE_END = 3 };
 /* SPAWN_GROUPS: with the message come descriptors of cgroups that the program enters first. SPAWN_PROBE: no program; the
  * arguments are a port, and what to send there. SPAWN_CONNECT: no program; the argument is a port, and the streams are
- * those of a connection to it. */
-enum { SPAWN_PTY = 1, SPAWN_STDIN = 2, SPAWN_GROUPS = 4, SPAWN_PROBE = 8, SPAWN_CONNECT = 16, SPAWN_FLAGS = 31 };
+ * those of a connection to it. SPAWN_FAMILY: worth being kept together with what it starts also where that takes time. */
+enum {
+    SPAWN_PTY = 1,
+    SPAWN_STDIN = 2,
+    SPAWN_GROUPS = 4,
+    SPAWN_PROBE = 8,
+    SPAWN_CONNECT = 16,
+    SPAWN_FAMILY = 32,
+    SPAWN_FLAGS = 63,
+};
 enum { SPAWN_GROUPS_MAX = 8 };
 
 /* Where a spawn failed. */
@@ -100,6 +109,7 @@ struct spawn_request {
     struct rlimit_request rlimits[RLIMITS_MAX];
     int groups[SPAWN_GROUPS_MAX]; /* the host's descriptors; not part of the payload */
     int group_count;
+    uint64_t mark;                /* of its family, or 0; not part of the payload either */
     const uint8_t *tag;
     uint32_t tag_length;
     const char *user;

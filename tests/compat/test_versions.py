@@ -24,7 +24,7 @@ OLD = HERE / "v1"
 
 
 @pytest.mark.root
-@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
 async def test_an_old_guest_program_is_served(settings: Settings, tmp_path: Path, version: int) -> None:
     program = tmp_path / "sandlot-keeper"
     with gzip.open(HERE / f"v{version}" / "sandlot-keeper.gz") as packed, program.open("wb") as file:

@@ -119,6 +119,23 @@ async def test_a_timeout_ends_the_whole_tree_even_if_it_ignores_term(host: Sandb
     assert left.stdout == b"0\n"
 
 
+async def test_a_timeout_ends_also_what_has_left_the_command(host: SandboxHostService, session: str) -> None:
+    """What ignores TERM below a shell that ends by it, and daemons, which listen or do not."""
+    deaf = "setsid sh -c 'trap \"\" TERM; while :; do sleep 0.1; done'"
+    script = f"{deaf} & ({deaf} &); (setsid sleep 301 &); (trap '' TERM; exec sleep 300) & echo up; sleep 302"
+    ran = await run(host, CallRequest(session, ("bash", "-c", script), timeout_s=2))
+    assert (ran.stdout, ran.exit_code, ran.result.limit) == (b"up\n", 124, LimitHit.TIMEOUT)
+    assert ran.result.signal == signal.SIGTERM
+    left = await run(host, CallRequest(session, ("pgrep", "-c", "sleep|sh")))
+    assert left.stdout == b"0\n"
+
+
+async def test_what_a_command_left_behind_lives_on_when_it_has_ended(host: SandboxHostService, session: str) -> None:
+    await run(host, CallRequest(session, ("sh", "-c", "(setsid sleep 301 &); sleep 300 & sleep 0.1"), timeout_s=2))
+    await asyncio.sleep(2.5)  # its time would be over
+    assert (await run(host, CallRequest(session, ("pgrep", "-c", "sleep")))).stdout == b"2\n"
+
+
 async def test_a_background_child_does_not_hold_the_call_and_lives_on(host: SandboxHostService, session: str) -> None:
     began = time.monotonic()
     ran = await run(host, CallRequest(session, ("sh", "-c", "(sleep 0.2; echo late; sleep 30) & echo early")))

@@ -213,6 +213,20 @@ async def a_tool_can_be_cancelled(stage: Stage) -> None:
     await refused(stage.host.cancel_tool(session_id, "c-nobody-made-this"), CallNotFound)
 
 
+async def a_tool_that_is_cancelled_leaves_nothing_running(stage: Stage) -> None:
+    """Not what ignores TERM below a program that listens to it, and not what has another session."""
+    name, session_id = f"c-{secrets.token_hex(6)}", stage.session.session_id
+    deaf = "sh -c 'trap \"\" TERM; echo $$ >> begun; exec sleep 600'"
+    running = asyncio.ensure_future(_tool(stage, "bash", name, cmd=f"{deaf} & setsid {deaf} & sleep 600"))
+    while len(begun := (await stage.sh("cat begun 2>&-")).text.split()) < 2:
+        expect(not running.done(), "the tool ended by itself")
+        await asyncio.sleep(_POLL_S)
+    equal(await stage.host.cancel_tool(session_id, name), True)
+    await running
+    for word in begun:
+        await stage.wait_gone(int(word))
+
+
 async def a_call_in_flight_hears_of_the_end(stage: Stage) -> None:
     """Many readers of one call all hear that its session is destroyed."""
     other = await stage.another()
@@ -248,5 +262,6 @@ CALL_CHECKS: tuple[Check[Stage], ...] = (
     Check(a_tool_works_in_the_session),
     Check(a_tool_with_an_id_works_once),
     Check(a_tool_can_be_cancelled),
+    Check(a_tool_that_is_cancelled_leaves_nothing_running),
     Check(a_call_in_flight_hears_of_the_end),
 )

@@ -273,6 +273,28 @@ async def a_kill_reaches_all_that_descends(stage: Stage) -> None:
         await stage.wait_gone(int(word))
 
 
+async def a_kill_reaches_who_has_left(stage: Stage) -> None:
+    """Also a daemon: its parents have ended, and it has a group and a session of its own."""
+    process = await sh(stage, "(setsid sh -c 'echo $$; echo all; exec sleep 600' &); sleep 600")
+    heard = await hear(stage, process.process_id, b"all\n")
+    told = await stage.host.kill_process(stage.session.session_id, process.process_id)
+    equal((told.exit_code, told.signal), (143, 15))
+    await stage.wait_gone(int(heard.split()[0]))
+
+
+async def who_does_not_listen_below_is_killed(stage: Stage) -> None:
+    """What ignores TERM ends a moment later, below a program that ends by it, and in a session of its own."""
+    deaf = "sh -c \"trap '' TERM; echo \\$\\$; exec sleep 600\""
+    process = await sh(stage, f"{deaf} & setsid {deaf} & (setsid {deaf} &); wait")
+    while len(heard := printed(await read(stage, process.process_id)).split()) < 3:
+        equal((await status(stage, process.process_id)).state, ProcessState.RUNNING)
+        await asyncio.sleep(0.05)
+    told = await stage.host.kill_process(stage.session.session_id, process.process_id)
+    equal((told.state, told.exit_code, told.signal), (ProcessState.EXITED, 143, 15))
+    for word in heard:
+        await stage.wait_gone(int(word))
+
+
 async def who_does_not_listen_is_killed(stage: Stage) -> None:
     """A program that ignores TERM ends a moment later."""
     process = await sh(stage, "trap '' TERM; echo deaf; while true; do sleep 0.1; done")
@@ -377,6 +399,8 @@ PROCESS_CHECKS: tuple[Check[Stage], ...] = tuple(
         Check(without_input_there_is_none),
         Check(a_kill_is_an_end),
         Check(a_kill_reaches_all_that_descends),
+        Check(a_kill_reaches_who_has_left),
+        Check(who_does_not_listen_below_is_killed),
         Check(who_does_not_listen_is_killed),
         Check(a_signal_is_sent_alone),
         Check(a_wait_has_an_end),

@@ -61,6 +61,7 @@ class SpawnPlan:
     groups: Sequence[int] = ()  # descriptors of what it has to enter first; whoever made the plan closes them
     is_probe: bool = False  # no program: the words are a port of the session, and what to send there
     is_connection: bool = False  # no program: the word is a port of the session, the streams are those of who listens
+    is_family: bool = False  # worth being kept together with what it starts, also where that takes time
 
 
 class ProcessEnd(NamedTuple):
@@ -118,7 +119,10 @@ class GuestProcess(Protocol):
 
     def close_stdin(self) -> None: ...
 
-    def signal(self, number: int, *, tree: bool = False) -> None: ...
+    def signal(self, number: int, *, tree: bool = False, end: bool = False) -> None:
+        """To its group; `tree`: to all that it started, wherever that went; `end`: to these, and its end is told when
+        none of them lives, or cannot be ended."""
+        ...
 
     def resize(self, size: TerminalSize) -> None: ...
 

@@ -35,6 +35,8 @@ from sandlot.model import (
 DEVIATIONS: Mapping[str, str] = {
     "what_is_no_program_is_told": "files of the fake are no programs",
     "a_kill_reaches_all_that_descends": "programs of the fake start no others",
+    "a_kill_reaches_who_has_left": "programs of the fake start no others",
+    "who_does_not_listen_below_is_killed": "programs of the fake start no others",
     "who_does_not_listen_is_killed": "its shell has no traps",
     "a_signal_is_sent_alone": "its shell has no traps",
     "it_is_ready_when_it_answers": "nobody listens in it",

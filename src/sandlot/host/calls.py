@@ -372,18 +372,18 @@ class LiveCall:
         self.terminate()
 
     def terminate(self) -> None:
-        """TERM, then KILL, to all that descends from the command; a guest that cannot do that is at fault itself."""
+        """TERM, then KILL, to all that the command started; a guest that cannot do that is at fault itself."""
         if self._is_parted:
             self._when_back.append(self.terminate)
         elif self._process and self._ended is None and self.lost is None:
-            self._process.signal(signal.SIGTERM, tree=True)
+            self._process.signal(signal.SIGTERM, end=True)
             self._timer.set(limits.TERMINATE_GRACE_S, self.kill)
 
     def kill(self) -> None:
         if self._is_parted:
             self._when_back.append(self.kill)
         elif self._process and self._ended is None and self.lost is None:
-            self._process.signal(signal.SIGKILL, tree=True)
+            self._process.signal(signal.SIGKILL, end=True)
             self._timer.set(limits.KILL_DEADLINE_S, self._unkillable)
 
     def _unkillable(self) -> None:

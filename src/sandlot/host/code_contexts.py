@@ -96,7 +96,7 @@ class Context:
             stdin=True,
             detach=True,
         )
-        plan = replace(session.plan(request, run.live.ticket), tag=session.row.session_id.encode())
+        plan = replace(session.plan(request, run.live.ticket), tag=session.row.session_id.encode(), is_family=True)
         process = guest.spawn(row.number, plan, run)
         self._has(run)
         run.live.begin(process)

@@ -121,7 +121,7 @@ class ManagedProcess:
         request = CallRequest(
             self.row.session_id, spec.argv, envs=spec.envs, cwd=spec.cwd, user=spec.user, stdin=spec.stdin, detach=True
         )
-        plan = replace(session.plan(request, run.live.ticket), tag=self.row.session_id.encode())
+        plan = replace(session.plan(request, run.live.ticket), tag=self.row.session_id.encode(), is_family=True)
         process = guest.spawn(number, plan, run)
         self._has(run)
         run.live.begin(process)

@@ -10,10 +10,11 @@ from resource import RLIMIT_NOFILE
 from sandlot.contracts.runtime import ProcessEnd, SpawnPlan
 from sandlot.model import LimitReached, Stream, limits
 
-VERSION = 4
+VERSION = 5
 GROUPS_SINCE = 2
 COUNT_SINCE = PROBE_SINCE = 3
 CONNECT_SINCE = 4
+FAMILY_SINCE = 5
 MESSAGE_BYTES_MAX = 256 * 1024
 STDIN_CREDIT = 64 * 1024
 NONCE_BYTES = 16
@@ -65,9 +66,9 @@ STREAM_NUMBERS = {Stream.STDOUT: 0, Stream.STDERR: 1}
 STAGES = {
     1: "duplicate", 2: "too many", 3: "resources", 4: "user", 5: "rlimit", 6: "cwd", 7: "exec", 8: "terminal",
 }  # fmt: skip
-SCOPE_GROUP, SCOPE_TREE = 0, 1
+SCOPE_GROUP, SCOPE_TREE, SCOPE_END = 0, 1, 3
 PROCESS_OVER = 2 | 4  # it has exited, or could not be started
-SPAWN_PTY, SPAWN_STDIN, SPAWN_GROUPS, SPAWN_PROBE, SPAWN_CONNECT = 1, 2, 4, 8, 16
+SPAWN_PTY, SPAWN_STDIN, SPAWN_GROUPS, SPAWN_PROBE, SPAWN_CONNECT, SPAWN_FAMILY = 1, 2, 4, 8, 16, 32
 
 
 class MalformedFrame(ValueError):
@@ -100,7 +101,7 @@ def spawn(ident: int, plan: SpawnPlan) -> bytes:
     """Raises LimitReached when arguments and environment do not fit into one message."""
     flags = (SPAWN_PTY if plan.terminal else 0) | (SPAWN_STDIN if plan.stdin else 0)
     flags |= (SPAWN_GROUPS if plan.groups else 0) | (SPAWN_PROBE if plan.is_probe else 0)
-    flags |= SPAWN_CONNECT if plan.is_connection else 0
+    flags |= (SPAWN_CONNECT if plan.is_connection else 0) | (SPAWN_FAMILY if plan.is_family else 0)
     rows, columns = (plan.terminal.rows, plan.terminal.columns) if plan.terminal else (0, 0)
     envs = [f"{name}={value}" for name, value in plan.envs.items()]
     text = os.fsencode("\0".join([plan.user, plan.cwd, *plan.argv, *envs, ""]))

@@ -9,6 +9,7 @@ import signal
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from sandlot import tracing
@@ -87,6 +88,8 @@ class GuestLink:
             self._end(f"the guest sent a malformed message: {error}")
 
     def spawn(self, process_id: int, plan: SpawnPlan, sink: ProcessSink) -> "LinkedProcess":
+        if plan.is_family and self._version < frames.FAMILY_SINCE:
+            plan = replace(plan, is_family=False)
         message = frames.spawn(process_id, plan)
         if plan.groups and self._version < frames.GROUPS_SINCE:
             raise CapabilityNotSupported(
@@ -115,6 +118,10 @@ class GuestLink:
             del self._sinks[process_id]
             raise
         return LinkedProcess(self, process_id)
+
+    @property
+    def ends_families(self) -> bool:
+        return self._version >= frames.FAMILY_SINCE
 
     async def count(self, *, end: bool = False) -> int:
         """How many processes the guest sees beside itself. With `end` it kills them first. Raises DeadlineExceeded,
@@ -354,8 +361,11 @@ class LinkedProcess:
     def close_stdin(self) -> None:
         self._link.send(frames.frame(Frame.STDIN_END, self._ident))
 
-    def signal(self, number: int, *, tree: bool = False) -> None:
-        self._link.send(frames.signal(self._ident, number, frames.SCOPE_TREE if tree else frames.SCOPE_GROUP))
+    def signal(self, number: int, *, tree: bool = False, end: bool = False) -> None:
+        scope = frames.SCOPE_TREE if tree or end else frames.SCOPE_GROUP
+        if end and self._link.ends_families:
+            scope = frames.SCOPE_END
+        self._link.send(frames.signal(self._ident, number, scope))
 
     def resize(self, size: TerminalSize) -> None:
         self._link.send(frames.resize(self._ident, size.rows, size.columns))

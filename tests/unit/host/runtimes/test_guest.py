@@ -69,8 +69,72 @@ def test_a_signal_to_the_tree_finds_those_who_left_the_group(guest: GuestProgram
     stayed = os.pidfd_open(pid)
     guest.say(frames.signal(1, 9, frames.SCOPE_TREE))
     guest.wait_over(1)
-    assert select.select([stayed], [], [], 10)[0], "a pidfd is readable when its process has ended"
+    assert is_over(stayed)
     os.close(stayed)
+
+
+def is_over(handle: int, timeout_s: float = 20) -> bool:
+    """A pidfd is readable when its process has ended."""
+    return bool(select.select([handle], [], [], timeout_s)[0])
+
+
+def handles(guest: GuestProgram, ident: int, count: int) -> list[int]:
+    """Of programs that print their numbers once they are what they are to be."""
+    while len(guest.seen[ident].stdout.split()) < count:
+        guest.hear()
+    return [os.pidfd_open(int(word)) for word in guest.seen[ident].stdout.split()]
+
+
+DEAF = "sh -c 'trap \"\" TERM; echo $$; exec sleep 1000'"
+
+
+@pytest.mark.parametrize(
+    "start", [f"{DEAF} &", f"setsid {DEAF} &", f"({DEAF} &);", f"(setsid {DEAF} &);", f"(setsid env -i {DEAF} &);"]
+)
+def test_an_end_is_told_when_nobody_is_left(guest: GuestProgram, start: str) -> None:
+    guest.shell(1, f"{start} sleep 1000")
+    (deaf,) = handles(guest, 1, 1)
+    guest.say(frames.signal(1, 15, frames.SCOPE_END))
+    head = os.pidfd_open(guest.seen[1].pid)
+    assert is_over(head)
+    guest.ping()
+    assert (guest.seen[1].ended, is_over(deaf, 0)) == (None, False)
+    guest.say(frames.signal(1, 9, frames.SCOPE_END))
+    assert guest.wait_over(1).ended == Ended(-1, 15, len(guest.seen[1].stdout), 0)
+    assert is_over(deaf, 0)
+    os.close(deaf)
+    os.close(head)
+
+
+def test_who_does_not_listen_is_killed_also_when_the_host_says_no_more(guest: GuestProgram) -> None:
+    guest.shell(1, f"{DEAF} & sleep 1000")
+    (deaf,) = handles(guest, 1, 1)
+    guest.say(frames.signal(1, 15, frames.SCOPE_END))
+    assert is_over(deaf)
+    assert guest.wait_over(1).ended == Ended(-1, 15, len(guest.seen[1].stdout), 0)
+    os.close(deaf)
+
+
+def test_a_family_is_ended_and_no_other(guest: GuestProgram) -> None:
+    guest.shell(1, "(setsid sh -c 'echo $$; exec sleep 1000' &); sleep 1000")
+    guest.shell(2, "(setsid sh -c 'echo $$; exec sleep 1000' &); sleep 1000")
+    (ours,), (theirs,) = handles(guest, 1, 1), handles(guest, 2, 1)
+    guest.say(frames.signal(1, 15, frames.SCOPE_END))
+    assert guest.wait_over(1).ended == Ended(-1, 15, len(guest.seen[1].stdout), 0)
+    assert (is_over(ours, 0), is_over(theirs, 0)) == (True, False)
+    guest.ping()
+    assert guest.seen[2].ended is None
+    os.close(ours)
+    os.close(theirs)
+
+
+def test_a_signal_alone_is_followed_by_nothing(guest: GuestProgram) -> None:
+    guest.shell(1, f"{DEAF} & sleep 1000")
+    (deaf,) = handles(guest, 1, 1)
+    guest.say(frames.signal(1, 15, frames.SCOPE_TREE))
+    assert guest.wait_over(1).ended == Ended(-1, 15, len(guest.seen[1].stdout), 0)
+    assert not is_over(deaf, 0)
+    os.close(deaf)
 
 
 def test_arguments_environment_and_directory_arrive_as_they_are(guest: GuestProgram, tmp_path: Path) -> None:
@@ -372,7 +436,7 @@ MALFORMED = {
     "short signal": (frame(Frame.SIGNAL, 1, bytes(7)), Frame.SIGNAL),
     "signal 0": (frames.signal(1, 0, 0), Frame.SIGNAL),
     "signal 65": (frames.signal(1, 65, 0), Frame.SIGNAL),
-    "signal of no scope": (frames.signal(1, 9, 3), Frame.SIGNAL),
+    "signal of no scope": (frames.signal(1, 9, 4), Frame.SIGNAL),
     "short resize": (frame(Frame.RESIZE, 1, bytes(3)), Frame.RESIZE),
     "short acknowledgement": (frame(Frame.ACK, 1, bytes(7)), Frame.ACK),
     "acknowledgement of stream 2": (frame(Frame.ACK, 1, bytes(8), 2), Frame.ACK),

@@ -6,6 +6,7 @@ import socket
 import struct
 import subprocess
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 
 import pytest
 
@@ -149,6 +150,20 @@ async def test_what_was_meant_for_an_earlier_host_is_not_heard(line: Line) -> No
         found = await asking
     assert [known.process_id for known in found] == [2, 3]
     assert found[0] == KnownProcess(2, 9, {Stream.STDOUT: 3, Stream.STDERR: 4}, 5, b"new")
+
+
+@pytest.mark.parametrize(("version", "scope", "flags"), [(4, 1, 0), (5, 3, 32)])
+async def test_an_end_is_asked_for_as_the_guest_knows_it(line: Line, version: int, scope: int, flags: int) -> None:
+    asking = asyncio.ensure_future(line.link.known())
+    ((_kind, _flags, _ident, asked),) = await line.hear()
+    line.say(welcome(asked[:16], version), frame(Frame.SYNCED, 0, asked[:16]))
+    async with asyncio.timeout(WAIT_S):
+        await asking
+    process = line.link.spawn(1, replace(PLAN, is_family=True), Ear())
+    process.signal(9, end=True)
+    ((_kind, _flags, _ident, plan),) = await line.hear()
+    assert plan[:4] == struct.pack("<I", flags)
+    assert await line.hear() == [(Frame.SIGNAL, 0, 1, struct.pack("<II", 9, scope))]
 
 
 async def test_every_resynchronisation_has_a_nonce_of_its_own(line: Line) -> None:
