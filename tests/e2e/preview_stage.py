@@ -96,7 +96,8 @@ def staged(data: Path, *words: str, key: str | None = None) -> Generator[Stage]:
             preview = sandbox.preview(3000)
             yield Stage(one, client, sandbox, preview.token, urlsplit(preview.url).netloc)
         finally:
-            sandbox.kill()
+            if one.process.poll() is None:  # else whoever stopped it sees to that
+                sandbox.kill()
 
 
 def heard(answer: Answer) -> dict[str, str]:

@@ -16,6 +16,7 @@ from sandlot.audit.files import ANCHOR_FILE, FOLDER
 from sandlot.audit.verifying import records_of, verify
 from sandlot.model import Scope
 from sandlot.tenants.keys import KeyStore
+from tests.e2e.preview_stage import staged
 from tests.serving import environment, server
 
 pytestmark = pytest.mark.root
@@ -94,6 +95,50 @@ def test_what_needs_no_server_is_written_down_too(data_dir: Path) -> None:
     told = records(data_dir)
     assert {one["who"] for one in told} == {"local"}
     assert [one["verb"] for one in told if one["phase"] == "asked"] == ["create", "call", "destroy"]
+
+
+def test_ports_and_terminals_are_written_down_without_what_goes_through(data_dir: Path) -> None:
+    """Who opened which, and how many bytes it was in the end: in one pair of records, however much was typed."""
+    team = KeyStore(data_dir).create("ci", "team", Scope.USE)
+    with staged(data_dir, "--preview-public", key=team.secret) as stage:
+        sandbox, words = stage.sandbox, "the password"
+        for _ in range(5):
+            assert stage.get(f"/{words.split()[1]}").status == 200
+        sandbox.preview(3000, public=True)
+        for _ in range(2):
+            assert stage.get("/?x", X_Sandlot_Preview_Token="").status == 200  # nobody's
+        with sandbox.ports.connect(3000) as line:
+            line.write(f"GET /{words.split()[1]} HTTP/1.0\r\n\r\n".encode())
+            heard = len(b"".join(iter(line.read, b"")))
+        pty = sandbox.pty.open(["cat"])
+        for letter in words:
+            pty.write(letter)
+        pty.write("\r\x04")
+        pty.wait()
+        assert stage.server.stop() == 0
+        told = records(data_dir)
+        with server(data_dir, listen=stage.api):
+            sandbox.kill()
+    session, who = "tenant-team.work", team.info.key_id
+
+    def pairs(verb: str, who: str) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+        begun = [one for one in told if (one["verb"], one["phase"], one["who"]) == (verb, "asked", who)]
+        assert all(one["session"] == session for one in begun)
+        ends = {one["of"]: one for one in told if "of" in one}
+        assert all(ends[one["n"]]["who"] == who for one in begun)
+        return [(one["detail"], ends[one["n"]].get("detail", {})) for one in begun]
+
+    ((asked, done),) = pairs("connect_port", who)
+    assert (asked, done) == ({"port": 3000}, {"sent_bytes": 26, "received_bytes": heard})
+    for visitor in (f"{who}~preview", "anybody"):
+        visits = pairs("connect_port", visitor)
+        assert visits, visitor
+        assert all(asked == {"port": 3000} and done["received_bytes"] > 100 for asked, done in visits)
+    ((asked, done),) = pairs("write_terminal", who)
+    assert (asked, done) == ({"terminal_id": pty.id}, {"sent_bytes": len(words) + 2})
+    assert pairs("attach_terminal", who)[-1][0] == {"terminal_id": pty.id}
+    assert "password" not in json.dumps(told)
+    assert "ci (preview)  connect_port asked  tenant-team.work  port=3000" in sandlot(data_dir, "audit", "log")[1]
 
 
 def test_what_becomes_of_keys_is_written_down(data_dir: Path) -> None:

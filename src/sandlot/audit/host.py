@@ -5,10 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, cast
 
-from sandlot.audit.rules import TEXT_CHARS_MAX, TOLD, UNRECORDED
+from sandlot.audit.rules import PLACES, TEXT_CHARS_MAX, TOLD, UNRECORDED
+from sandlot.audit.streams import COUNTED
+from sandlot.audit.typed import Typed
 from sandlot.audit.who import WHO
 from sandlot.contracts import Host
-from sandlot.model import SandlotError
+from sandlot.model import SandlotError, TerminalInput
 
 _Redact = Callable[[str], str]
 
@@ -20,8 +22,9 @@ class Log(Protocol):
 class AuditedHost:
     """`redact` takes out what may be a secret of what is told."""
 
-    def __init__(self, host: Host, log: Log, redact: _Redact) -> None:
+    def __init__(self, host: Host, log: Log, redact: _Redact, typed: Typed) -> None:
         self._host = host
+        self._typed = typed
         self._writer = _Writer(log, redact)
 
     def __getattr__(self, verb: str) -> Any:
@@ -34,9 +37,17 @@ class AuditedHost:
         setattr(self, verb, behind)
         return behind
 
+    async def write_terminal(self, request: TerminalInput) -> None:
+        """Once for all that somebody types without a pause."""
+        who = WHO.get()
+        self._typed.began(who, request)
+        await self._host.write_terminal(request)
+        self._typed.wrote(who, request)
 
-def audited(host: Host, log: Log, redact: _Redact) -> Host:
-    return cast("Host", AuditedHost(host, log, redact))
+
+def audited(host: Host, log: Log, redact: _Redact, typed: Typed | None = None) -> Host:
+    """`typed` is looked after by whoever gives it."""
+    return cast("Host", AuditedHost(host, log, redact, typed or Typed(log)))
 
 
 def _awaited(verb: str, behind: Callable[..., Any], writer: "_Writer") -> Callable[..., Any]:
@@ -63,15 +74,17 @@ def _entered(verb: str, behind: Callable[..., Any], writer: "_Writer") -> Callab
 class _Entered:
     """From its beginning to its end."""
 
-    __slots__ = ("_asked", "_behind", "_context", "_given", "_named", "_stream", "_verb", "_writer")
+    __slots__ = ("_asked", "_behind", "_context", "_given", "_named", "_stream", "_verb", "_who", "_writer")
 
     def __init__(self, verb: str, writer: "_Writer", behind: Callable[..., Any], given: Any, named: Any) -> None:
         self._verb, self._writer, self._behind = verb, writer, behind
         self._given, self._named = given, named
         self._stream: Any = None
         self._asked = 0
+        self._who = ""
 
     async def __aenter__(self) -> Any:
+        self._who = WHO.get()  # it may be left by another task
         self._asked = self._writer.asked(self._verb, self._given, self._named)
         try:
             self._context: AbstractAsyncContextManager[Any] = self._behind(*self._given, **self._named)
@@ -79,13 +92,15 @@ class _Entered:
         except BaseException as error:  # written down, then raised again
             self._writer.ended(self._asked, self._verb, error)
             raise
+        if counted := COUNTED.get(self._verb):
+            self._stream = counted(self._stream)
         return self._stream
 
     async def __aexit__(self, kind: Any, error: Any, trace: Any) -> Any:
         if isinstance(error, SandlotError):
-            self._writer.ended(self._asked, self._verb, error)
+            self._writer.ended(self._asked, self._verb, error, self._who)
         else:
-            self._writer.done(self._asked, self._verb, self._stream)
+            self._writer.done(self._asked, self._verb, self._stream, self._who)
         return await self._context.__aexit__(kind, error, trace)
 
 
@@ -102,6 +117,8 @@ class _Writer:
         if session:
             fields["session"] = str(session)[:TEXT_CHARS_MAX]
         detail = self._detail(first)
+        if verb in PLACES:
+            named = {**dict(zip(PLACES[verb], given, strict=False)), **named}
         for name, value in named.items():
             if name in TOLD:
                 detail[name] = self._text(value)
@@ -109,8 +126,8 @@ class _Writer:
             fields["detail"] = detail
         return self._log.record(fields)
 
-    def done(self, asked: int, verb: str, answer: Any) -> None:
-        fields: dict[str, Any] = {"who": WHO.get(), "verb": verb, "phase": "done", "of": asked}
+    def done(self, asked: int, verb: str, answer: Any, who: str | None = None) -> None:
+        fields: dict[str, Any] = {"who": who or WHO.get(), "verb": verb, "phase": "done", "of": asked}
         several = _several(answer)
         if session := getattr(cast("object", answer), "session_id", None):
             fields["session"] = session
@@ -121,9 +138,9 @@ class _Writer:
             fields["detail"] = detail
         self._log.record(fields)
 
-    def ended(self, asked: int, verb: str, error: BaseException) -> None:
+    def ended(self, asked: int, verb: str, error: BaseException, who: str | None = None) -> None:
         code = error.code if isinstance(error, SandlotError) else type(error).__name__
-        self._log.record({"who": WHO.get(), "verb": verb, "phase": "failed", "of": asked, "error": code})
+        self._log.record({"who": who or WHO.get(), "verb": verb, "phase": "failed", "of": asked, "error": code})
 
     def _detail(self, value: Any) -> dict[str, Any]:
         kind = cast("type[Any]", type(value))

@@ -117,7 +117,7 @@ def _text(record: Mapping[str, Any], names: Mapping[str, str]) -> str:
     moment = datetime.fromtimestamp(float(record.get("at", 0)), UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
     who = str(record.get("who", ""))
     key_id, _, token = who.partition("~")
-    told = names.get(key_id, key_id) + (" (token)" if token else "")
+    told = names.get(key_id, key_id) + (f" ({token if token == 'preview' else 'token'})" if token else "")
     told_of: Mapping[str, Any] = record.get("detail", {})
     words = " ".join(f"{name}={json.dumps(value)}" for name, value in told_of.items())
     of = f"of {record['of']}" if "of" in record else ""

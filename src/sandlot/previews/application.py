@@ -81,6 +81,7 @@ class Previews:
             host,
             headers=credentials.onward(scope["headers"], shares_origin=False),
             outward=credentials.back,
+            whose=admission.whose,
         )
         await self._forward(scope, receive, send, way, admission)
 
@@ -165,6 +166,7 @@ class Previews:
             headers=credentials.onward(scope["headers"], shares_origin=True),
             outward=credentials.back_shared,
             said_host=headers.get(b"host", b""),
+            whose=admission.whose if admission else "",
         )
         await self._forward(scope, receive, send, way, admission)
 

@@ -21,13 +21,16 @@ class Dialler(Protocol):
     def connect_port(self, session_id: str, port: int) -> AbstractAsyncContextManager[PortStream]: ...
 
 
+_Of = tuple[PreviewAddress, str]  # a port, and on whose behalf
+
+
 class Line:
     """One connection, and whether it may be used again."""
 
-    __slots__ = ("_entered", "address", "answering", "is_used", "keeps", "since", "stream")
+    __slots__ = ("_entered", "answering", "is_used", "keeps", "of", "since", "stream")
 
-    def __init__(self, address: PreviewAddress, entered: AbstractAsyncContextManager[PortStream]) -> None:
-        self.address = address
+    def __init__(self, of: _Of, entered: AbstractAsyncContextManager[PortStream]) -> None:
+        self.of = of
         self._entered = entered
         self.is_used = False  # by an earlier request
         self.keeps = False
@@ -49,17 +52,18 @@ _ALL_MAX: Final = 512
 class Lines:
     def __init__(self, host: Dialler) -> None:
         self._host = host
-        self._waiting: dict[PreviewAddress, deque[Line]] = {}
+        self._waiting: dict[_Of, deque[Line]] = {}
         self._count = 0
         self._timer: asyncio.TimerHandle | None = None
         self._closing: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
-    async def line(self, address: PreviewAddress, *, fresh: bool) -> AsyncGenerator[Line]:
+    async def line(self, address: PreviewAddress, *, fresh: bool, whose: str = "") -> AsyncGenerator[Line]:
         """It is ended when this is left, unless it says that it keeps. Raises what `connect_port` raises."""
-        line = None if fresh else self._take(address)
+        of = address, whose
+        line = None if fresh else self._take(of)
         if line is None:
-            line = Line(address, self._host.connect_port(address.session_id, address.port))
+            line = Line(of, self._host.connect_port(address.session_id, address.port))
             await line.open()
         try:
             yield line
@@ -72,19 +76,19 @@ class Lines:
             else:
                 await line.close()
 
-    def _take(self, address: PreviewAddress) -> Line | None:
-        waiting = self._waiting.get(address)
+    def _take(self, of: _Of) -> Line | None:
+        waiting = self._waiting.get(of)
         if not waiting:
             return None
         line = waiting.pop()
         self._count -= 1
         if not waiting:
-            del self._waiting[address]
+            del self._waiting[of]
         line.keeps = line.answering.has_said = False
         return line
 
     def _keep(self, line: Line) -> bool:
-        waiting = self._waiting.setdefault(line.address, deque())
+        waiting = self._waiting.setdefault(line.of, deque())
         if len(waiting) >= _EACH_MAX or self._count >= _ALL_MAX:
             return False
         loop = asyncio.get_running_loop()
@@ -99,11 +103,11 @@ class Lines:
         """Those that have waited for too long."""
         loop = asyncio.get_running_loop()
         too_old = loop.time() - limits.PREVIEW_KEPT_S
-        for address, waiting in list(self._waiting.items()):
+        for of, waiting in list(self._waiting.items()):
             while waiting and waiting[0].since <= too_old:
                 self._close_soon(waiting.popleft())
             if not waiting:
-                del self._waiting[address]
+                del self._waiting[of]
         self._timer = loop.call_later(limits.PREVIEW_KEPT_S / 2, self._sweep) if self._waiting else None
 
     def _close_soon(self, line: Line) -> None:

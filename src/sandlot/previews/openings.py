@@ -4,7 +4,7 @@ longer public."""
 import asyncio
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,6 +14,8 @@ from sandlot.previews.book import PreviewBook
 from sandlot.previews.tokens import Grant
 
 LOOK_S: Final = 0.5  # so often what is open is looked at
+ANYBODY: Final = "anybody"
+PREVIEW: Final = "preview"
 _FOREVER: Final = float("inf")
 IsGood = Callable[[str], bool]
 
@@ -31,12 +33,27 @@ class Admission:
     def until(self) -> float:
         return _FOREVER if self.is_public else max(grant.expires for grant in self.grants)
 
+    @property
+    def whose(self) -> str:
+        """In one word: the first key that gave it on; else whoever has a token that is of no key, or anybody."""
+        if not self.grants:
+            return ANYBODY
+        key = next((grant.key for grant in self.grants if grant.key), "")
+        return f"{key}~{PREVIEW}" if key else PREVIEW
+
 
 class Openings:
-    """Of one server, whoever serves them. `is_key_good`: by its id."""
+    """Of one server, whoever serves them. `is_key_good`: by its id. What is done within `as_whom` is done on behalf of
+    whoever the word says."""
 
-    def __init__(self, book: PreviewBook, is_key_good: IsGood) -> None:
+    def __init__(
+        self,
+        book: PreviewBook,
+        is_key_good: IsGood,
+        as_whom: Callable[[str], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
         self._book = book
+        self._as_whom = as_whom
         self._is_key_good = is_key_good
         self._open: dict[asyncio.Timeout, Admission] = {}
 
@@ -52,14 +69,18 @@ class Openings:
     @contextmanager
     def opened(self, admission: Admission | None, patience: asyncio.Timeout) -> Generator[None]:
         """Its patience ends at once when it may not go on. None: whoever let it in looks himself."""
-        if admission is None or not (admission.is_public or any(grant.key for grant in admission.grants)):
+        if admission is None:
             yield
             return
-        self._open[patience] = admission
+        is_watched = admission.is_public or any(grant.key for grant in admission.grants)
+        if is_watched:
+            self._open[patience] = admission
         try:
-            yield
+            with self._as_whom(admission.whose):
+                yield
         finally:
-            del self._open[patience]
+            if is_watched:
+                del self._open[patience]
 
     async def watch(self) -> None:
         """As long as the server runs."""

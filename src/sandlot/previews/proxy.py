@@ -51,6 +51,7 @@ class Forwarding:
     dropped: frozenset[bytes] = frozenset()  # beside those of connections, and ours
     outward: Outward | None = None  # what becomes of the headers of the answer
     said_host: bytes | None = None  # what the client called; None: `host`
+    whose: str = ""  # on whose behalf: a connection that waits is for nobody else
 
 
 class _Gone(Exception):
@@ -98,7 +99,7 @@ class Proxy:
     async def _exchange(
         self, scope: Scope, receive: Receive, send: Send, way: Forwarding, asked: Asked, *, fresh: bool
     ) -> None:
-        async with self._lines.line(way.address, fresh=fresh) as line:
+        async with self._lines.line(way.address, fresh=fresh, whose=way.whose) as line:
             await _Exchange(scope, receive, send, way, asked).run(line, self._knock)
 
     async def _knock(self, address: PreviewAddress) -> None:

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 
-from sandlot.audit.who import LOCAL, WHO
+from sandlot.audit.who import LOCAL, WHO, as_whom
 from sandlot.contracts import Host
 from sandlot.gateways.opensandbox import GatewaySettings, OpenSandboxGateway
 from sandlot.gateways.opensandbox.settings import signature_in, token_header, who_of
@@ -40,7 +40,7 @@ class Doors:
         self._host = host
         self._book = PreviewBook(data)
         self._keys = KeyStore(data, keys_changed)
-        self._openings = Openings(self._book, lambda key: self._keys.find(key) is not None)
+        self._openings = Openings(self._book, lambda key: self._keys.find(key) is not None, as_whom)
         self.previews = Previews(host, self._book, preview_domain, self._openings)
         self._shown = [self.previews]
         self._secret = read_secret(data / _SECRET)

@@ -16,6 +16,7 @@ from sandlot import registry
 from sandlot.audit.files import ANCHOR_FILE, FOLDER
 from sandlot.audit.host import audited
 from sandlot.audit.log import AuditLog
+from sandlot.audit.typed import Typed
 from sandlot.config.settings import Settings
 from sandlot.contracts import Host
 from sandlot.host.lock import DOOR
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("sandlot.host")
 _RETRY_S = 0.02
 _SLOW_RETRY_S = 0.5
-_KEYS_LOOK_S = 1.0  # between two looks whether keys were changed, where nobody asks with one
+_LOOK_S = 1.0  # between two looks whether keys were changed, where nobody asks with one, and who types no more
 _PATH_BYTES_MAX = 107  # of a socket's address
 
 
@@ -66,6 +67,7 @@ class Holding:
         self.engine: SandboxHostService | None = None
         self._audit: AuditLog | None = None
         self._ledger: KeyLedger | None = None
+        self._typed: Typed | None = None
         self._telling: asyncio.Task[None] | None = None
 
     async def open(self, patience_s: float) -> Host:
@@ -118,8 +120,10 @@ class Holding:
             await asyncio.gather(self._telling, return_exceptions=True)
         if self._audit is not None:
             self.tell_keys()
+            if self._typed is not None:
+                self._typed.close()
             self._audit.close()
-            self._audit = self._ledger = None
+            self._audit = self._ledger = self._typed = None
         if self._folder >= 0:
             os.close(self._folder)
             self._folder = -1
@@ -149,20 +153,22 @@ class Holding:
             _log.error("there is no audit log from now on: %s", error)
             log.close()
             return engine
-        self._audit, self._ledger = log, KeyLedger(data, log)
+        self._audit, self._ledger, self._typed = log, KeyLedger(data, log), Typed(log)
         self.tell_keys()  # before anything is done with them
-        self._telling = asyncio.get_running_loop().create_task(self._watch_keys(), name="tell changes of keys")
-        return audited(engine, log, redact)
+        self._telling = asyncio.get_running_loop().create_task(self._look_after(), name="audit")
+        return audited(engine, log, redact, self._typed)
 
     def tell_keys(self) -> None:
         """What was changed of the keys of this data directory stands in its log when this returns, if it is ours."""
         if self._ledger is not None:
             self._ledger.tell()
 
-    async def _watch_keys(self) -> None:
+    async def _look_after(self) -> None:
         while True:
-            await asyncio.sleep(_KEYS_LOOK_S)
+            await asyncio.sleep(_LOOK_S)
             self.tell_keys()
+            if self._typed is not None:
+                self._typed.look()
 
     def _knocked(self, host: Host, door: socket.socket) -> None:
         """What answers takes a tenth of a second to load, and most programs are alone."""
