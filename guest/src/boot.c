@@ -184,7 +184,7 @@ _Noreturn void boot_confined(const struct boot_plan *plan) {
     need(null >= 0, "open /dev/null inside");
     for (int fd = 0; fd < 3; fd++) dup2(null, fd);
     close(null);
-    loopback_up();
+    if (!plan->has_network) loopback_up();
     common_limits();
     need(filter_install() == 0, "install the filter");
     drop_capabilities();

@@ -11,6 +11,7 @@ struct boot_plan {
     int root;             /* detached mount of the assembled root */
     int devices;          /* detached /dev of this session */
     const char *hostname;
+    bool has_network;     /* it was born in one that is up */
     int groups[BOOT_GROUPS_MAX]; /* cgroups to enter: files that take the number of a process */
     int group_count;
     const char *directory; /* runtime none: where the guest stands */

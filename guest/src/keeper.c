@@ -20,6 +20,7 @@
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
 
+#include "ahead.h"
 #include "boot.h"
 #include "kernel.h"
 #include "root.h"
@@ -29,7 +30,7 @@
 
 /* Requests of the daemon, docs/protocol.md. A message: u32 kind, u32 zero, u64 request, then strings each ended by a
  * zero byte. A reply: u32 kind, i32 errno, u64 request, then strings. Descriptors travel beside. */
-enum { ASK_HELLO = 1, ASK_START = 2, ASK_LIST = 3, ASK_ADOPT = 4, ASK_SWAP = 5, ASK_STOP = 6, ASK_LEAVE = 7, ASK_VIEW = 8 };
+enum { ASK_HELLO = 1, ASK_START = 2, ASK_LIST = 3, ASK_ADOPT = 4, ASK_SWAP = 5, ASK_STOP = 6, ASK_LEAVE = 7, ASK_VIEW = 8, ASK_AHEAD = 9 };
 
 enum {
     ASK_HEADER = 16,
@@ -393,8 +394,32 @@ static int sort_groups(const struct ask *ask, int *entered, int *count) {
     return birth;
 }
 
+enum { OWN_NAMESPACES = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS };
+
+static pid_t fork_owned(const struct root_plan *plan, int group, int *pidfd) {
+    struct rlimit usual;
+    root_become_owner(plan->range, plan->processes_max, &usual);
+    if (group >= 0 && override_files() < 0) abort();
+    pid_t pid = fork_guest((uint64_t)OWN_NAMESPACES | CLONE_NEWUSER | CLONE_NEWNET, group, pidfd);
+    int error = errno;
+    if (pid != 0) root_become_root(plan->processes_max, &usual);
+    errno = error;
+    return pid;
+}
+
+/* The same, in namespaces that are there already. */
+static pid_t fork_ahead(const struct ahead *ready, const struct root_plan *plan, int group, int *pidfd) {
+    struct rlimit usual;
+    if (getrlimit(RLIMIT_NPROC, &usual) < 0) abort();
+    root_limit_processes(plan->processes_max, &usual);
+    pid_t pid = ahead_fork(ready, (uint64_t)OWN_NAMESPACES, group, pidfd);
+    int error = errno;
+    if (pid != 0 && setrlimit(RLIMIT_NPROC, &usual) < 0) abort();
+    errno = error;
+    return pid;
+}
+
 static void start_confined(const struct ask *ask, struct root_plan *plan, const char *hostname) {
-    enum { NAMESPACES = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS };
     int ends[2], pidfd = -1;
     if (prepare_confinement() < 0) return no(ask, errno, "prepare confinement (root is needed)");
     static struct layers layers;
@@ -412,26 +437,17 @@ static void start_confined(const struct ask *ask, struct root_plan *plan, const 
         give_layers_to_janitor(&layers);
         return;
     }
-    /* The owner of a user namespace pays for what is used in it (inotify, signals, queues): not the host's root. */
-    uid_t owner = range_first_id(plan->range);
-    if (setresgid((gid_t)-1, owner, (gid_t)-1) < 0 || setresuid(owner, owner, (uid_t)-1) < 0) abort();
-    struct rlimit usual;
-    /* All users of the namespace together, root inside too, get no further than its maker might. That costs nothing,
-     * while to enter a cgroup may wait for every processor of the machine. Only for who is not the machine's root. */
-    if (getrlimit(RLIMIT_NPROC, &usual) < 0) abort();
-    struct rlimit lowered = {plan->processes_max < usual.rlim_max ? plan->processes_max : usual.rlim_max, usual.rlim_max};
-    if (plan->processes_max > 0 && setrlimit(RLIMIT_NPROC, &lowered) < 0) abort();
     struct boot_plan boot = {.socket = ends[1], .root = root, .devices = tree, .hostname = hostname};
     int group = sort_groups(ask, boot.groups, &boot.group_count);
-    if (group >= 0 && override_files() < 0) abort();
-    pid_t pid = fork_guest((uint64_t)NAMESPACES, group, &pidfd);
+    struct ahead ready = ahead_take(plan->range, plan->processes_max);
+    boot.has_network = ready.users >= 0;
+    pid_t pid = boot.has_network ? fork_ahead(&ready, plan, group, &pidfd) : fork_owned(plan, group, &pidfd);
     if (pid == 0) boot_confined(&boot);
     int error = errno;
-    if (setresuid(0, 0, (uid_t)-1) < 0 || setresgid((gid_t)-1, 0, (gid_t)-1) < 0) abort();
-    if (plan->processes_max > 0 && setrlimit(RLIMIT_NPROC, &usual) < 0) abort();
+    ahead_drop(&ready);
     close(tree);
     close(ends[1]);
-    if (pid > 0 && root_map_ids(pid, plan->range) == 0) {
+    if (pid > 0 && (boot.has_network || root_map_ids(pid, plan->range) == 0)) {
         confirm_start(ask, ask->strings[0], "namespaces", plan->range, pid, ends[0], pidfd);
         close(root); /* the guest holds its own copy by now, or has it inherited */
         give_layers_to_janitor(&layers);
@@ -591,6 +607,15 @@ static void on_adopt(struct ask *ask) {
 
 static bool is_runsc(const struct guest *guest) { return strcmp(guest->runtime, "gvisor") == 0; }
 
+/* The number of an id range, with a colon how many processes there may be: a session that has both is likely to be next. */
+static void on_ahead(struct ask *ask) {
+    struct root_plan plan = {0};
+    if (ask->count != 1 || !read_birth(ask->strings[0], &plan)) return no(ask, EINVAL, "malformed range");
+    if (prepare_confinement() < 0) return no(ask, errno, "prepare confinement");
+    if (ahead_make(plan.range, plan.processes_max) < 0) return no(ask, errno, "make namespaces ahead");
+    yes(ask);
+}
+
 /* name, template, volume, older layers; under gVisor behind the name the layer over the template. */
 static void on_swap(struct ask *ask) {
     struct guest *guest = ask->count >= 3 ? guest_find(ask->strings[0]) : NULL;
@@ -685,6 +710,7 @@ static void on_ask(struct ask *ask) {
     case ASK_SWAP: on_swap(ask); return;
     case ASK_STOP: on_stop(ask); return;
     case ASK_VIEW: on_view(ask); return;
+    case ASK_AHEAD: on_ahead(ask); return;
     case ASK_LEAVE:
         leaving = guests == NULL;
         /* Whoever connects from now on must meet nobody rather than someone who is about to go. */

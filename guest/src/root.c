@@ -69,15 +69,31 @@ static int rest(void *keeper) {
     return 0;
 }
 
-/* A namespace needs a process only while it is made. It shares our memory, so it costs no page tables. */
-static int make_map(const char *users, const char *groups) {
-    static char stack[16384] __attribute__((aligned(16)));
-    int pidfd = -1, fd = -1;
-    pid_t pid = clone(rest, stack + sizeof stack, CLONE_NEWUSER | CLONE_VM | CLONE_PIDFD | SIGCHLD, (void *)(intptr_t)getpid(), &pidfd);
-    if (pid < 0) return failed("create an id map");
+static int open_namespace(pid_t pid, const char *kind) {
     char path[64];
-    snprintf(path, sizeof path, "/proc/%d/ns/user", (int)pid);
-    if (write_map(pid, "uid_map", users) < 0 || write_map(pid, "gid_map", groups) < 0 || (fd = open(path, O_RDONLY | O_CLOEXEC)) < 0) failed("write an id map");
+    snprintf(path, sizeof path, "/proc/%d/ns/%s", (int)pid, kind);
+    return open(path, O_RDONLY | O_CLOEXEC);
+}
+
+/* A namespace needs a process only while it is made. It shares our memory, so it costs no page tables. */
+static pid_t make_resting(int flags, int *pidfd) {
+    static char stack[16384] __attribute__((aligned(16)));
+    flags |= CLONE_NEWUSER | CLONE_VM | CLONE_PIDFD | SIGCHLD;
+    return clone(rest, stack + sizeof stack, flags, (void *)(intptr_t)getpid(), pidfd);
+}
+
+/* Gives its user namespace, with these maps, and its network when that is asked for; and ends it. */
+static int take_namespaces(pid_t pid, int pidfd, const char *users, const char *groups, int *network) {
+    int fd = -1;
+    if (pid < 0) return failed("create an id map");
+    if (write_map(pid, "uid_map", users) < 0 || write_map(pid, "gid_map", groups) < 0 || (fd = open_namespace(pid, "user")) < 0) failed("write an id map");
+    if (fd >= 0 && network && (*network = open_namespace(pid, "net")) < 0) {
+        failed("open a network");
+        int why = errno;
+        close(fd);
+        fd = -1;
+        errno = why;
+    }
     int saved = errno;
     sys_pidfd_send_signal(pidfd, SIGKILL);
     /* The stack is reused: the process must be gone before we return. */
@@ -86,6 +102,25 @@ static int make_map(const char *users, const char *groups) {
     close(pidfd);
     errno = saved;
     return fd;
+}
+
+static int make_map(const char *users, const char *groups) {
+    int pidfd = -1;
+    pid_t pid = make_resting(0, &pidfd);
+    return take_namespaces(pid, pidfd, users, groups, NULL);
+}
+
+int root_make_namespaces(int range, unsigned long processes_max, int *network) {
+    int pidfd = -1;
+    struct rlimit usual;
+    root_become_owner(range, processes_max, &usual);
+    pid_t pid = make_resting(CLONE_NEWNET, &pidfd);
+    int saved = errno;
+    root_become_root(processes_max, &usual);
+    errno = saved;
+    char text[64];
+    snprintf(text, sizeof text, "0 %u %d\n", range_first_id(range), RANGE_IDS);
+    return take_namespaces(pid, pidfd, text, text, network);
 }
 
 static const struct range_maps *range_maps(int range) {
@@ -107,6 +142,23 @@ static const struct range_maps *range_maps(int range) {
         if ((entry->volume_map = make_map(text, text)) < 0) return NULL;
     }
     return entry;
+}
+
+void root_become_owner(int range, unsigned long processes_max, struct rlimit *usual) {
+    uid_t owner = range_first_id(range);
+    if (setresgid((gid_t)-1, owner, (gid_t)-1) < 0 || setresuid(owner, owner, (uid_t)-1) < 0) abort();
+    if (getrlimit(RLIMIT_NPROC, usual) < 0) abort();
+    root_limit_processes(processes_max, usual);
+}
+
+void root_limit_processes(unsigned long processes_max, const struct rlimit *usual) {
+    struct rlimit lowered = {processes_max < usual->rlim_max ? processes_max : usual->rlim_max, usual->rlim_max};
+    if (processes_max > 0 && setrlimit(RLIMIT_NPROC, &lowered) < 0) abort();
+}
+
+void root_become_root(unsigned long processes_max, const struct rlimit *usual) {
+    if (setresuid(0, 0, (uid_t)-1) < 0 || setresgid((gid_t)-1, 0, (gid_t)-1) < 0) abort();
+    if (processes_max > 0 && setrlimit(RLIMIT_NPROC, usual) < 0) abort();
 }
 
 int root_map_ids(pid_t pid, int range) {

@@ -3,6 +3,7 @@
 #define SANDLOT_ROOT_H
 
 #include <stdint.h>
+#include <sys/resource.h>
 #include <sys/types.h>
 
 /* Files that sessions write carry ids of one canonical range on disk; each session sees them through its own. */
@@ -35,6 +36,17 @@ struct layers {
  * root_error() says what went wrong. Either way `layers` is the caller's to close. */
 int root_assemble(int data, const struct root_plan *plan, struct layers *layers);
 const char *root_error(void);
+
+/* Be the one who owns a range and what is made for it, with so many processes; and back. The owner of a user namespace
+ * pays for what is used in it (inotify, signals, queues): not the host's root. And all users of the namespace together,
+ * root inside too, get no further than its maker might: that costs nothing, while to enter a cgroup may wait for every
+ * processor of the machine. Only for who is not the machine's root. */
+void root_become_owner(int range, unsigned long processes_max, struct rlimit *usual);
+void root_limit_processes(unsigned long processes_max, const struct rlimit *usual);
+void root_become_root(unsigned long processes_max, const struct rlimit *usual);
+
+/* A user namespace with the maps of a range and a network of it. Returns the first, or -1 with errno. */
+int root_make_namespaces(int range, unsigned long processes_max, int *network);
 
 /* Writes the id maps of a process that was cloned into a new user namespace. Returns 0 or -1. */
 int root_map_ids(pid_t pid, int range);

@@ -18,14 +18,16 @@ from functools import partial
 from pathlib import Path
 
 from sandlot.host.runtimes import frames
+from sandlot.host.runtimes.ahead import Ahead
 from sandlot.host.runtimes.groups import Group, Groups
 from sandlot.host.runtimes.link import GuestLink
 from sandlot.model import CapabilityNotSupported, DeadlineExceeded, Resources, Unavailable, limits
 
-VERSION = 4
+VERSION = 5
 RUNSC_SINCE = 4
 _BORN_IN_GROUP_SINCE = 2
 _ENTERS_GROUPS_SINCE = 3
+_AHEAD_SINCE = 5
 _HEADER = struct.Struct("<IiQ")
 _REPLY_BYTES_MAX = 4096
 _START_ATTEMPTS = 4
@@ -41,6 +43,7 @@ class Ask(IntEnum):
     STOP = 6
     LEAVE = 7
     VIEW = 8
+    AHEAD = 9
 
 
 @dataclass(slots=True)
@@ -91,6 +94,9 @@ class Keeper:
         self._version = 0
         self.pid = 0
         self.groups = Groups(data, default_pids)
+        self._ahead = Ahead(
+            lambda word: self._ask(Ask.AHEAD, word), lambda: {held.range for held in self._guests.values()}
+        )
 
     # ---- verbs -------------------------------------------------------------------------------------------------
 
@@ -151,6 +157,8 @@ class Keeper:
             self.groups.pin(name, pid, resources)
         else:  # a keeper of an earlier release
             self.groups.controllers.limit(name, pid, resources)
+        if runtime == "namespaces" and self._version >= _AHEAD_SINCE:
+            self._ahead.started(guest_range, words[1])
         return link
 
     async def _start(self, *words: str, fds: Sequence[int]) -> _Reply:
@@ -235,6 +243,8 @@ class Keeper:
             for fd in (*own, *(stale.fds if stale else ())):
                 os.close(fd)
         self.groups.remove(name)
+        if held and runtime == "namespaces" and self._version >= _AHEAD_SINCE and not self._closed:
+            self._ahead.stopped(held.range)
 
     async def _end_alone(self, line: int, pidfd: int, *, confined: bool) -> None:
         ended: asyncio.Future[None] = self._loop.create_future()
@@ -254,6 +264,7 @@ class Keeper:
 
     async def close(self) -> None:
         """Leave guests to the keeper, and let it go when it has none."""
+        self._ahead.close()
         if not self._closed and self._socket:
             try:
                 async with asyncio.timeout(2):
@@ -385,6 +396,7 @@ class Keeper:
             return
         self._disconnect()
         self._reap()
+        self._ahead.forget()
         waiting, self._waiting = self._waiting, {}
         for entry in waiting.values():
             if not entry.done.done():
