@@ -1,9 +1,11 @@
 """A server tells its events: at least once, in their order, over every death of it."""
 
+import base64
 import contextlib
 import http.server
 import json
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -16,8 +18,10 @@ from typing import Any
 import pytest
 
 from sandlot import Client, Sandbox
+from sandlot.model import Scope
+from sandlot.tenants.keys import KeyStore
 from sandlot.webhooks import signing
-from tests.serving import environment, server
+from tests.serving import certificate, environment, server
 
 pytestmark = pytest.mark.root
 
@@ -33,7 +37,8 @@ class Receiver:
 
 
 @contextlib.contextmanager
-def receiving() -> Generator[Receiver]:
+def receiving(certified: tuple[Path, Path] | None = None) -> Generator[Receiver]:
+    """By TLS, when it has a certificate and its key."""
     receiver = Receiver()
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -49,6 +54,10 @@ def receiving() -> Generator[Receiver]:
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as serving:
         receiver.port = serving.server_address[1]
+        if certified is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*certified)
+            serving.socket = context.wrap_socket(serving.socket, server_side=True, do_handshake_on_connect=False)
         threading.Thread(target=serving.serve_forever, daemon=True).start()
         try:
             yield receiver
@@ -91,6 +100,49 @@ def test_events_are_told_over_every_death_of_the_server(data_dir: Path) -> None:
             assert headers["webhook-signature"] == wanted["webhook-signature"]
 
 
+def test_a_tenant_hears_of_its_own_sessions_alone(data_dir: Path, tmp_path: Path) -> None:
+    """By TLS, whose certificate the server knows; the operator hears of all. Each verifies with a secret of its own."""
+    keys = KeyStore(data_dir)
+    made = {name: keys.create(name, name, Scope.USE).secret for name in ("team", "others")}
+    certificate(tmp_path / "keys", "mine")
+    mine = (tmp_path / "keys" / "mine.pem", tmp_path / "keys" / "mine.key")
+    with receiving(mine) as team, receiving() as operator:
+        hooks = f"team=https://localhost:{team.port}/hook,http://127.0.0.1:{operator.port}/hook"
+        words = ("--webhooks", hooks, "--webhook-networks", "127.0.0.0/8,::1/128")
+        env = environment(SSL_CERT_FILE=str(mine[0]))
+        with server(data_dir, *words, env=env) as one:
+            assert until(lambda: len([*(data_dir / "webhooks").glob("*")]) == 4), "two offsets, and who holds them"
+            for name in ("others", "team"):
+                with Client(url=f"http://127.0.0.1:{one.port}", api_key=made[name]) as client:
+                    Sandbox.create(id=f"of-{name}", client=client).kill()
+            assert until(lambda: any(b"destroyed" in body and b"of-team" in body for _, body in operator.told))
+            assert until(lambda: any(b"destroyed" in body for _, body in team.told))
+
+    def told(receiver: Receiver) -> set[str]:
+        return {json.loads(body)["data"]["session_id"] for _, body in receiver.told}
+
+    assert told(team) == {"of-team"}, "by the name that it has there"
+    assert told(operator) == {"tenant-team.of-team", "tenant-others.of-others"}
+    secrets = {name: secret_of(data_dir, name) for name in ("", "team", "others")}
+    assert len(set(secrets.values())) == 3
+    for receiver, name in ((team, "team"), (operator, "")):
+        headers, body = receiver.told[0]
+        wanted = signing.headers(
+            base64.b64decode(secrets[name].removeprefix("whsec_")),
+            headers["webhook-id"],
+            int(headers["webhook-timestamp"]),
+            body,
+        )
+        assert headers["webhook-signature"] == wanted["webhook-signature"]
+
+
+def secret_of(data: Path, tenant: str) -> str:
+    command = [sys.executable, "-m", "sandlot", "--data-dir", str(data), "--json", "webhook", "secret"]
+    command += ["--tenant", tenant] if tenant else []
+    ran = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=60)
+    return str(json.loads(ran.stdout)["secret"])
+
+
 def test_a_server_does_not_tell_whoever_is_inside(data_dir: Path) -> None:
     with receiving() as receiver:
         hook = f"http://127.0.0.1:{receiver.port}/hook?key=of-mine"
@@ -104,7 +156,14 @@ def test_a_server_does_not_tell_whoever_is_inside(data_dir: Path) -> None:
 
 def test_wrong_addresses_are_told_before_anything_is_made(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sandlot", "--data-dir", str(tmp_path / "data"), "serve", "--listen", "none"]
-    wrong = ("--webhooks", "ftp://x/,http://ok.test/", "--webhook-networks", "x", "--webhook-events", "created,nothing")
+    wrong = (
+        "--webhooks",
+        "ftp://x/,http://ok.test/,No_Tenant=https://ok.test/",
+        "--webhook-networks",
+        "x",
+        "--webhook-events",
+        "created,nothing",
+    )
     ran = subprocess.run([*command, *wrong], capture_output=True, text=True, env=environment(), timeout=60)
     assert ran.returncode == 2
     for word in ("--webhooks", "--webhook-networks", "--webhook-events"):

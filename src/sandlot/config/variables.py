@@ -182,7 +182,8 @@ SERVER = (
     ),
     Variable(
         "SANDLOT_WEBHOOKS",
-        "Addresses that events are told to with a signed POST, each at least once and in order.",
+        "Addresses that events are told to with a signed POST, each at least once and in order; "
+        "`TENANT=URL` for the events of one tenant's sessions.",
         "none",
         ",",
     ),

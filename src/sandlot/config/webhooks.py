@@ -2,12 +2,13 @@
 
 import ipaddress
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
-from sandlot.model import EventKind, InvalidArgument
+from sandlot.model import EventKind, InvalidArgument, check_tenant
 
 _TEXT = re.compile(r"[\x21-\x7e]{1,2000}")
+_OF_TENANT = re.compile(r"([^=/:?#]*)=(https?://.*)", re.ASCII)
 _HOST = re.compile(r"[A-Za-z0-9.\-]{1,253}|[0-9A-Fa-f:.]{2,45}", re.ASCII)
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _PORTS = {"http": 80, "https": 443}
@@ -20,6 +21,7 @@ class WebhookUrl:
     port: int
     path: str = field(repr=False)
     is_tls: bool
+    tenant: str = ""  # whose sessions it hears of; none: the operator's, of all
 
     @property
     def authority(self) -> str:
@@ -28,11 +30,13 @@ class WebhookUrl:
 
     def __str__(self) -> str:
         """Without its path."""
-        return f"http{'s' * self.is_tls}://{self.authority}"
+        return f"{self.tenant}{'=' * bool(self.tenant)}http{'s' * self.is_tls}://{self.authority}"
 
 
 def parse_url(text: str) -> WebhookUrl:
-    """Raises InvalidArgument."""
+    """`URL`, or `TENANT=URL`. Raises InvalidArgument."""
+    if match := _OF_TENANT.fullmatch(text):
+        return replace(parse_url(match[2]), text=text, tenant=check_tenant(match[1]))
     if not _TEXT.fullmatch(text):
         raise InvalidArgument("an address of a webhook has up to 2000 printable characters, and no blank")
     try:

@@ -6,6 +6,7 @@ import json
 import logging
 import random
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,14 +30,21 @@ class WebhookSettings:
 
 
 class Webhooks:
-    """`folder` keeps how far each address was told."""
+    """`folder` keeps how far each address was told. `of_tenant`: what a tenant hears, in the names that it has."""
 
-    def __init__(self, host: Events, settings: WebhookSettings, secret: bytes, folder: Path) -> None:
+    def __init__(
+        self,
+        host: Events,
+        settings: WebhookSettings,
+        secret: bytes,
+        folder: Path,
+        of_tenant: Callable[[str], Events] | None = None,
+    ) -> None:
         self._host = host
         self._settings = settings
         self._secret = secret
         self._folder = folder
-        self._source = hashlib.sha256(secret).hexdigest()[:12]  # ids of two data directories are not the same
+        self._of_tenant = of_tenant
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -52,7 +60,7 @@ class Webhooks:
                 try:
                     while not offset.hold():  # noqa: ASYNC110 - another process has it
                         await asyncio.sleep(_TURN_S)
-                    await self._follow(url, offset)
+                    await self._follow(url, offset, self._heard_by(url))
                 except (SandlotError, OSError) as error:
                     _log.warning("events for %s have to wait: %s", url, error)
                 failures += 1
@@ -60,16 +68,24 @@ class Webhooks:
         finally:
             offset.release()
 
-    async def _follow(self, url: WebhookUrl, offset: Offset) -> None:
+    def _heard_by(self, url: WebhookUrl) -> Events:
+        if not url.tenant:
+            return self._host
+        if self._of_tenant is None:
+            raise InvalidArgument("this host has no tenants")
+        return self._of_tenant(url.tenant)
+
+    async def _follow(self, url: WebhookUrl, offset: Offset, heard: Events) -> None:
         after = offset.read()
         if after is None:
             after = await self._newest()
             offset.write(after)
+        secret = signing.secret_of(self._secret, url.tenant)
         try:
-            async with self._host.events(EventFilter(after, follow=True)) as events:
+            async with heard.events(EventFilter(after, follow=True)) as events:
                 async for event in events:
                     if not self._settings.kinds or event.kind in self._settings.kinds:
-                        await self._deliver(url, event)
+                        await self._deliver(url, event, secret)
                     offset.write(event.offset)
         except InvalidArgument as error:
             _log.warning("%s is told from now on, because the events are others than before: %s", url, error)
@@ -83,12 +99,13 @@ class Webhooks:
                 newest = event.offset
         return newest
 
-    async def _deliver(self, url: WebhookUrl, event: Event) -> None:
+    async def _deliver(self, url: WebhookUrl, event: Event, secret: bytes) -> None:
         """Again and again, until it is taken."""
         body = json.dumps(document(event)).encode()
+        source = hashlib.sha256(secret).hexdigest()[:12]  # ids of two data directories are not the same
         failures = 0
         while True:
-            headers = signing.headers(self._secret, f"{self._source}-{event.offset}", int(time.time()), body)
+            headers = signing.headers(secret, f"{source}-{event.offset}", int(time.time()), body)
             try:
                 status = await post(url, headers, body, self._settings.networks)
                 if 200 <= status < 300:

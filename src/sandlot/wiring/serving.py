@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,7 @@ from sandlot.tenants.secret_files import read_secret
 from sandlot.webhooks.sending import Webhooks, WebhookSettings
 from sandlot.wiring.doors import Doors
 from sandlot.wiring.holding import Holding
-from sandlot.wiring.telling import WEBHOOK_SECRET
+from sandlot.wiring.telling import WEBHOOK_SECRET, events_of
 
 if TYPE_CHECKING:
     from sandlot.server.spans import Spans
@@ -194,7 +195,8 @@ class Serving:
         if config.webhooks:
             kinds = frozenset(config.webhook_events)
             settings = WebhookSettings(config.webhooks, kinds, config.webhook_networks)
-            webhooks = Webhooks(host, settings, read_secret(data / WEBHOOK_SECRET), data / "webhooks")
+            secret, heard = read_secret(data / WEBHOOK_SECRET), partial(events_of, host)
+            webhooks = Webhooks(host, settings, secret, data / "webhooks", heard)
             self._telling = asyncio.ensure_future(webhooks.run())
 
     async def _show(self) -> PreviewBook | None:

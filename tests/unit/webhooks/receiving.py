@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -38,7 +39,9 @@ def well(_told: Told) -> bytes:
 
 
 @asynccontextmanager
-async def receiving(answer: Callable[[Told], bytes] = well) -> AsyncGenerator[Receiver]:
+async def receiving(
+    answer: Callable[[Told], bytes] = well, tls: ssl.SSLContext | None = None
+) -> AsyncGenerator[Receiver]:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
@@ -53,7 +56,7 @@ async def receiving(answer: Callable[[Told], bytes] = well) -> AsyncGenerator[Re
         finally:
             writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
     receiver = Receiver(server.sockets[0].getsockname()[1], answer)
     try:
         yield receiver
