@@ -88,9 +88,9 @@ def run_program(sandbox: Sandbox, port: int, who: str = "x") -> None:
 
 
 @contextmanager
-def staged(data: Path, *words: str, key: str | None = None) -> Generator[Stage]:
+def staged(data: Path, *words: str, key: str | None = None, runtime: str = "auto") -> Generator[Stage]:
     with server(data, *words) as one, Client(url=f"http://127.0.0.1:{one.port}", api_key=key) as client:
-        sandbox = Sandbox.create(id="work", client=client, detach=True)
+        sandbox = Sandbox.create(id="work", client=client, detach=True, runtime=runtime)
         try:
             run_program(sandbox, 3000)
             preview = sandbox.preview(3000)
