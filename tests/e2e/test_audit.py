@@ -179,6 +179,31 @@ def test_no_death_of_the_server_takes_anything_away(data_dir: Path) -> None:
         assert sum(one["verb"] == "call" and one["phase"] == "asked" for one in told) == answered
 
 
+def test_the_log_goes_with_a_backup(data_dir: Path, tmp_path: Path) -> None:
+    """Taken from a server that goes on. The host that is made of it goes on with the chain, and tells no key twice."""
+    again, file = tmp_path / "again", str(tmp_path / "host.backup")
+    ops = KeyStore(data_dir).create("ops", "", Scope.OPERATE)
+    with server(data_dir) as one, Client(url=f"http://127.0.0.1:{one.port}", api_key=ops.secret) as client:
+        Sandbox.create(id="work", client=client, detach=True).commands.run("true")
+        assert sandlot(data_dir, "backup", file)[0] == 0
+        Sandbox.connect("work", client=client).kill()
+        told = records(data_dir)
+    again.mkdir(mode=0o700)
+    (again / "templates").symlink_to((data_dir / "templates").resolve())
+    code, text = sandlot(again, "restore", file)
+    assert code == 0, text
+    kept = records(again)
+    assert kept == told[: len(kept)]
+    assert (kept[-1]["verb"], kept[-1]["phase"]) == ("backup", "asked")
+    with Client(data_dir=again) as client:
+        Sandbox.connect("work", client=client).kill()
+    found = records(again)
+    assert found[: len(kept)] == kept
+    assert [one["verb"] for one in found[len(kept) :]] == ["destroy", "destroy"]
+    code, text = sandlot(again, "audit", "verify", "--known", f"{kept[-1]['n']}:{kept[-1]['hash']}")
+    assert code == 0, text
+
+
 def test_what_is_written_down_can_be_turned_off(data_dir: Path) -> None:
     with server(data_dir, "--no-audit") as one, Client(url=f"http://127.0.0.1:{one.port}") as client:
         Sandbox.create(client=client).kill()

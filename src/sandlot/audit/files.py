@@ -4,8 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-FOLDER = "audit"
-ANCHOR_FILE = "audit.anchor"
+from sandlot.model import AUDIT_ANCHOR, AUDIT_FOLDER
+
+FOLDER = AUDIT_FOLDER
+ANCHOR_FILE = AUDIT_ANCHOR
 LINE_BYTES_MAX = 1 << 16
 _SUFFIX = ".jsonl"
 _DIGITS = 12

@@ -1,4 +1,5 @@
-"""All that a host holds, written into one file: the journal, sessions with their turns, templates, volumes, keys.
+"""All that a host holds, written into one file: the journal, sessions with their turns, templates, volumes, keys, and
+what lies beside.
 
 Everything goes on meanwhile. Sessions on storages whose points cost little are held first, all of them, so they are of
 one moment; the others each when it is their turn. What uses a volume stands still while that is read: a volume has no
@@ -9,24 +10,25 @@ import contextlib
 import os
 import time
 from collections.abc import AsyncGenerator, Generator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
 
 from sandlot.contracts.storage import Shown
-from sandlot.host import carrying
+from sandlot.host import beside, carrying
 from sandlot.host.archives import whole as wholes
 from sandlot.host.archives.entries import Entry, Kind
 from sandlot.host.archives.finding import find_entries
 from sandlot.host.archives.manifest import template_mark
 from sandlot.host.archives.whole import SessionPart, TemplatePart, VolumePart, Whole
 from sandlot.host.archives.writing import MANIFEST, ArchiveWriter
+from sandlot.host.beside import Beside
 from sandlot.host.exporting import Exporting, ExportPieces, Held
 from sandlot.host.lifecycle import FORKING, Lifecycle
 from sandlot.host.lockers import Lockers
 from sandlot.host.parts import HostParts
 from sandlot.host.session import Session
 from sandlot.model import (
-    KEYS_FILE,
+    AUDIT_ANCHOR,
     Capability,
     Conflict,
     SandlotError,
@@ -44,12 +46,15 @@ _Step = Iterator[bytes]
 
 
 class Backups:
-    def __init__(self, lifecycle: Lifecycle, parts: HostParts, lockers: Lockers, data: Path) -> None:
+    def __init__(
+        self, lifecycle: Lifecycle, parts: HostParts, lockers: Lockers, data: Path, anchor: Path | None
+    ) -> None:
         self._lifecycle = lifecycle
         self._parts = parts
         self.exporting = Exporting(lifecycle, parts)
         self._lockers = lockers
         self._data = data
+        self._anchor = anchor or data / AUDIT_ANCHOR
         self._is_busy = False
 
     @asynccontextmanager
@@ -82,8 +87,11 @@ class Backups:
         await asyncio.gather(*(hold(one) for one in sessions if self._is_cheap(one)))
         begun.later = [one for one in sessions if not self._is_cheap(one)]
         begun.journal = stack.enter_context(_open(await self._copy_journal()))
-        begun.keys = await asyncio.to_thread(_read, self._data / KEYS_FILE)
-        begun.expected_bytes += os.fstat(begun.journal).st_size
+        try:
+            begun.beside, begun.keys = beside.look(self._data, self._anchor, stack.enter_context(ExitStack()))
+        except OSError as error:
+            raise Unavailable(f"what lies beside the journal cannot be read: {error.strerror}") from error
+        begun.expected_bytes += os.fstat(begun.journal).st_size + begun.beside.size_bytes
         return begun
 
     def _is_cheap(self, session: Session) -> bool:
@@ -194,6 +202,7 @@ class _Begun:
         self.left_out: dict[str, str] = {}
         self.journal = -1
         self.keys: bytes | None = None
+        self.beside = Beside([], [])
         self.expected_bytes = 0
 
 
@@ -212,22 +221,13 @@ def _open(path: Path) -> Generator[int]:
         os.close(fd)
 
 
-def _read(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None
-
-
 def _state(begun: _Begun) -> Iterator[Entry]:
-    size = os.fstat(begun.journal).st_size
-    yield Entry("/", Kind.DIRECTORY, 0o700)
-    yield Entry(
-        wholes.JOURNAL, Kind.FILE, 0o600, size=size, extents=((0, size),) * bool(size), content=_pieces(begun.journal)
-    )
+    """In the order of their names, as everything in an archive."""
+    found = [beside.entry(wholes.JOURNAL, os.fstat(begun.journal).st_size, _pieces(begun.journal))]
     if begun.keys:
-        keys = begun.keys
-        yield Entry(wholes.KEYS, Kind.FILE, 0o600, size=len(keys), extents=((0, len(keys)),), content=iter((keys,)))
+        found.append(beside.entry(wholes.KEYS, len(begun.keys), iter((begun.keys,))))
+    yield Entry("/", Kind.DIRECTORY, 0o700)
+    yield from sorted([*found, *begun.beside.entries()], key=lambda entry: entry.path)
 
 
 def _pieces(fd: int) -> Iterator[bytes]:

@@ -36,6 +36,7 @@ class HostSettings:
     mounts: tuple[AllowedMount, ...] = ()  # directories of the machine that sessions may have
     advertise_address: str = "127.0.0.1"  # where others reach what sessions expose
     shares: bool = False  # others may come in, and are answered
+    audit_anchor: Path | None = None  # where it is kept apart, for backups; the engine itself writes no log
 
 
 @dataclass(frozen=True, slots=True)

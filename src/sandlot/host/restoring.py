@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sandlot.contracts.runtime import MountPlan
 from sandlot.contracts.storage import Volume
-from sandlot.host import carrying
+from sandlot.host import beside, carrying
 from sandlot.host import restored_journal as journals
 from sandlot.host.archives import whole as wholes
 from sandlot.host.archives.applying import apply_entries
@@ -28,6 +28,7 @@ from sandlot.host.pausing import Pausing
 from sandlot.host.removal import remove_tree
 from sandlot.host.restored_journal import OldJournal
 from sandlot.model import (
+    AUDIT_ANCHOR,
     BUILTIN,
     KEYS_FILE,
     Capability,
@@ -41,12 +42,14 @@ from sandlot.model import (
     SandlotError,
     SessionState,
     TemplateNotFound,
+    Unavailable,
     VolumeSpec,
     limits,
     split_name,
 )
 
 _SCRATCH = "restoring"
+_BESIDE = "beside"
 Tell = Callable[[str, int, int], None]  # what is being done, how many are, of how many
 
 
@@ -61,6 +64,7 @@ class Restoring:
         importing: Importing,
         lockers: Lockers,
         pausing: Pausing,
+        anchor: Path | None = None,
     ) -> None:
         self._lifecycle = lifecycle
         self._parts = parts
@@ -68,6 +72,7 @@ class Restoring:
         self._importing = importing
         self._lockers = lockers
         self._pausing = pausing
+        self._anchor = anchor
         self._data = self._scratch = Path()
 
     async def restore(self, data: Path, request: RestoreRequest, content: AsyncIterable[bytes], tell: Tell) -> Restored:
@@ -107,6 +112,11 @@ class Restoring:
         await self._parts.journal.transact(lambda db: journals.write_sessions(db, old, expires), full=True)
         if keys:
             await asyncio.to_thread(_write, self._data / KEYS_FILE, keys)
+        anchor = self._anchor or self._data / AUDIT_ANCHOR
+        try:
+            await asyncio.to_thread(beside.put, self._scratch / _BESIDE, self._data, anchor)
+        except OSError as error:
+            raise Unavailable(f"the audit log cannot be put into its place: {error}") from error
         await asyncio.to_thread(remove_tree, self._scratch)
         made = tuple(template.record.digest for template in whole.templates)
         volumes = tuple(volume.name for volume in whole.volumes)
@@ -126,6 +136,8 @@ class Restoring:
                     raise damaged("its keys are too many")
                 keys = b"".join(entry.content or ())
                 _check_keys(keys)
+            elif beside.takes(entry):
+                beside.take(entry, self._scratch / _BESIDE)
             elif entry.path != "/":
                 raise damaged(f"it has {entry.path[:64]!r} beside its journal")
         if wholes.JOURNAL not in seen:

@@ -159,7 +159,7 @@ class SandboxHostService:
         )
         self.tools, self.cancel_tool, self.add_tools = tools.catalogue, tools.cancel, tools.add
         self._moving = Moving(self._lifecycle, parts, self._choices, self._outputs)
-        self._backups = Backups(self._lifecycle, parts, lockers, settings.data)
+        self._backups = Backups(self._lifecycle, parts, lockers, settings.data, settings.audit_anchor)
         self._importing = Importing(self._lifecycle, parts, self._choices)
         self._templates = Templates(self._lifecycle, parts)
         self._forks = Forks(self._lifecycle, parts, self._turns, sleeping)
@@ -359,7 +359,15 @@ class SandboxHostService:
 
     def restores(self) -> Restores:
         """Instead of a start: what makes a host of a backup, and removes what such a one did not finish."""
-        into = Restoring(self._lifecycle, self._parts, self._choices, self._importing, self._lockers, self._pausing)
+        into = Restoring(
+            self._lifecycle,
+            self._parts,
+            self._choices,
+            self._importing,
+            self._lockers,
+            self._pausing,
+            self._settings.audit_anchor,
+        )
         return Restores(self._settings.data, self, self._lifecycle, into)
 
     async def rebuild(self) -> Sequence[SessionInfo]:

@@ -1,6 +1,6 @@
 """The nouns: frozen values, pure functions, the error tree, every default limit."""
 
-from sandlot.model.backup import Restored, RestoreRequest
+from sandlot.model.backup import AUDIT_ANCHOR, AUDIT_FOLDER, KEYS_TOLD_FILE, WEBHOOKS_FOLDER, Restored, RestoreRequest
 from sandlot.model.call import (
     CallEvent,
     CallOutput,
@@ -306,6 +306,8 @@ from sandlot.model.watch import (
 
 __all__ = [
     "ATTRIBUTE_PREFIX",
+    "AUDIT_ANCHOR",
+    "AUDIT_FOLDER",
     "AUTO",
     "BASH",
     "BUILTIN",
@@ -315,6 +317,7 @@ __all__ = [
     "ERRORS",
     "JAVASCRIPT",
     "KEYS_FILE",
+    "KEYS_TOLD_FILE",
     "LANGUAGES",
     "LATEST",
     "NO_LIMITS",
@@ -324,6 +327,7 @@ __all__ = [
     "TABLE",
     "TRANSITIONS",
     "TURN_PREFIX",
+    "WEBHOOKS_FOLDER",
     "AllowedMount",
     "AttributesGet",
     "AttributesSet",

@@ -6,6 +6,12 @@ from dataclasses import dataclass, field
 from sandlot.model.ids import check_id
 from sandlot.model.session import AUTO
 
+# In the data directory, and of those who write them; a backup has them too.
+AUDIT_FOLDER = "audit"
+AUDIT_ANCHOR = "audit.anchor"
+WEBHOOKS_FOLDER = "webhooks"
+KEYS_TOLD_FILE = "keys.told"
+
 
 @dataclass(frozen=True, slots=True)
 class RestoreRequest:

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from sandlot.model import KeyInfo, limits
+from sandlot.model import KEYS_TOLD_FILE, KeyInfo, limits
 
-TOLD_FILE: Final = "keys.told"
 _NAMES: Final = ("at", "uid", "verb", "detail", "before", "state")
 _STATE_CHARS: Final = 16
 EMPTY: Final = "0" * _STATE_CHARS
@@ -79,7 +78,7 @@ def changes_in(document: Any) -> list[Mapping[str, Any]]:
 
 def read_told(folder: Path) -> Told:
     try:
-        told = json.loads((folder / TOLD_FILE).read_bytes())
+        told = json.loads((folder / KEYS_TOLD_FILE).read_bytes())
         return Told(int(told["number"]), str(told["state"]))
     except (OSError, ValueError, KeyError, TypeError):
         return Told()
@@ -87,7 +86,7 @@ def read_told(folder: Path) -> Told:
 
 def write_told(folder: Path, told: Told) -> None:
     """Whole or not at all. Raises OSError."""
-    path = folder / TOLD_FILE
+    path = folder / KEYS_TOLD_FILE
     new = path.with_suffix(".told.new")
     file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:

@@ -49,6 +49,7 @@ def build(
             mounts=settings.mounts,
             advertise_address=settings.advertise_address,
             shares=shares,
+            audit_anchor=settings.audit_anchor,
         ),
         HostParts(
             storages=_storages(settings),

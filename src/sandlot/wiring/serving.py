@@ -17,7 +17,7 @@ from sandlot import registry
 from sandlot.config.addresses import Address
 from sandlot.config.service import ServiceConfig, TlsFiles, has_keys
 from sandlot.contracts import Host
-from sandlot.model import InvalidArgument, SandlotError
+from sandlot.model import WEBHOOKS_FOLDER, InvalidArgument, SandlotError
 from sandlot.previews.book import Place as ShownAt
 from sandlot.previews.book import PreviewBook
 from sandlot.server import logs
@@ -196,7 +196,7 @@ class Serving:
             kinds = frozenset(config.webhook_events)
             settings = WebhookSettings(config.webhooks, kinds, config.webhook_networks)
             secret, heard = read_secret(data / WEBHOOK_SECRET), partial(events_of, host)
-            webhooks = Webhooks(host, settings, secret, data / "webhooks", heard)
+            webhooks = Webhooks(host, settings, secret, data / WEBHOOKS_FOLDER, heard)
             self._telling = asyncio.ensure_future(webhooks.run())
 
     async def _show(self) -> PreviewBook | None:

@@ -18,7 +18,7 @@ from sandlot.model import (
     limits,
 )
 
-FORMAT, VERSION = "sandlot backup", 1
+FORMAT, VERSION = "sandlot backup", 2  # 1 had nothing beside the journal and the keys
 STATE, JOURNAL, KEYS = "state", "/journal.db", "/keys.json"
 _DIGEST_CHARS = 64
 _NUMBER_MAX = 1e15
