@@ -294,6 +294,7 @@ static void bury(void) {
         for (int i = 0; i < STREAMS; i++) ring_free(&process->outputs[i].ring);
         ring_free(&process->stdin_ring);
         free(process->tag);
+        free(process->noted);
         free(process);
     }
     while (leftover_graves) {
@@ -413,8 +414,9 @@ static void on_resume(const struct frame *frame) {
     }
 }
 
-static struct family family_of(const struct process *process) {
-    return (struct family){.head = process->pid, .is_headless = process->exited, .id = process->id, .mark = tree_mark(process->id)};
+static struct family family_of(struct process *process) {
+    return (struct family){.head = process->pid, .is_headless = process->exited, .id = process->id, .mark = tree_mark(process->id),
+                           .noted = process->noted, .noted_count = process->noted_count};
 }
 
 static void end_family(struct process *process, int number) {
@@ -423,13 +425,9 @@ static void end_family(struct process *process, int number) {
     process->ends_deadline_ms = now_ms() + (process->killed ? FAMILY_KILL_MS : FAMILY_GRACE_MS);
     process->ends = true;
     process->look_ms = 0;
-    if (!process->is_family) {
-        int fd = sentry_family_begin(process->id);
-        process->is_family = fd >= 0;
-        family.keep = fd >= 0 ? fd : 0;
-    }
+    if (family.mark == 0 && process->noted == NULL) family.noted = process->noted = malloc(NOTED_MAX * sizeof(pid_t));
     tree_signal(&family, number);
-    if (family.keep > 0) close(family.keep);
+    process->noted_count = family.noted_count;
 }
 
 /* Its program has ended; its end is told when it was the last. Those that do not listen are killed, also when the host has
@@ -441,7 +439,10 @@ static void family_look(struct process *process) {
     process->look_ms = now + LOOK_MS;
     if (now >= process->ends_deadline_ms && process->killed) process->none_left = true;
     else if (now >= process->ends_deadline_ms) end_family(process, SIGKILL);
-    else process->none_left = tree_signal(&family, process->killed ? SIGKILL : 0) == 0;
+    else {
+        process->none_left = tree_signal(&family, process->killed ? SIGKILL : 0) == 0;
+        process->noted_count = family.noted_count;
+    }
 }
 
 static void on_signal(struct process *process, const struct frame *frame) {

@@ -46,6 +46,8 @@ struct process {
     bool is_family;     /* gVisor keeps it together */
     bool ends, none_left; /* it is to end with all that it started; nobody of them lives */
     bool killed;
+    pid_t *noted; /* where there are no marks: those that were found when it was to end */
+    int noted_count;
     int64_t ends_deadline_ms, look_ms; /* of those that its end is waited for */
     int status;
     struct rusage usage;

@@ -128,26 +128,28 @@ static int find_family(const struct family *family, int count) {
     for (int i = 0; i < count; i++) {
         people[i].ours = is_kin(&people[i], family);
         for (int j = 0; !people[i].ours && j < known; j++) people[i].ours = people[i].pid == members[j];
+        for (int j = 0; !people[i].ours && j < family->noted_count; j++) people[i].ours = people[i].pid == family->noted[j];
     }
     spread(count);
     for (int i = 0; i < count; i++) found += people[i].ours && people[i].lives;
     return found;
 }
 
-static void keep_together(int fd, int count) {
-    char text[24];
-    for (int i = 0; i < count; i++)
-        if (people[i].ours && people[i].lives) (void)!write(fd, text, (size_t)snprintf(text, sizeof text, "%d", (int)people[i].pid));
+/* Whoever was below them then may have nobody above him by now. */
+static void note(struct family *family, int count) {
+    family->noted_count = 0;
+    for (int i = 0; i < count && family->noted_count < NOTED_MAX; i++)
+        if (people[i].ours && people[i].lives) family->noted[family->noted_count++] = people[i].pid;
 }
 
-int tree_signal(const struct family *family, int signal_number) {
+int tree_signal(struct family *family, int signal_number) {
     /* Those that fork while we look are met in the next round; only a kill can be repeated without harm. */
     int rounds = signal_number == SIGKILL ? ROUNDS_MAX : 1, found = 0;
     bool has_group = !family->is_headless && family->head != getpid(); /* our own group is where we are ourselves */
     for (int round = 0; round < rounds; round++) {
         int count = read_people();
         found = find_family(family, count);
-        if (family->keep > 0) keep_together(family->keep, count);
+        if (family->noted) note(family, count);
         if (signal_number == 0 || (found == 0 && round > 0)) break;
         bool group_heard = has_group && kill(-family->head, signal_number) == 0;
         /* A child that has not yet made its own group is still alone. */

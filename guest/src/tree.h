@@ -6,12 +6,15 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+enum { NOTED_MAX = 1024 };
+
 /* A program and whoever descends from it. */
 struct family {
     pid_t head;       /* its number, also of its group and its session */
     bool is_headless; /* it was reaped: the number may be another's */
     uint64_t id, mark;
-    int keep; /* takes the numbers of those that are found, and knows from then on whom they start; 0: nothing does */
+    pid_t *noted; /* those that were found before, where there are no marks; NOTED_MAX of them, or NULL */
+    int noted_count;
 };
 
 /* Before anything is started. */
@@ -21,7 +24,7 @@ void tree_begin(void);
 uint64_t tree_mark(uint64_t id);
 
 /* How many of them live; 0 as the signal only counts. */
-int tree_signal(const struct family *family, int signal_number);
+int tree_signal(struct family *family, int signal_number);
 
 /* How many processes there are but this one, as far as /proc tells; those that only wait to be reaped are none. With a
  * signal number each of them gets it first. */

@@ -13,6 +13,7 @@ from sandlot.config.settings import Settings
 from sandlot.conformance.port_stage import ECHO, dialled, echoed, is_turned_away
 from sandlot.host.service import SandboxHostService
 from sandlot.model import (
+    DeadlineExceeded,
     ExposeRequest,
     LimitReached,
     NotFound,
@@ -28,6 +29,30 @@ from tests.conftest import clean_up
 from tests.e2e.port_engine import OTHER, OWN, SESSION
 from tests.waiting import until
 
+# Answers every GET, and says where it listens.
+HTTP = [
+    sys.executable,
+    "-c",
+    """
+import http.server
+class Handler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *words): pass
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+print(server.server_port, flush=True)
+server.serve_forever()
+""",
+]
+# Waits until it is told, and then for the port.
+TAKES_OVER = """
+import http.server, sys, time
+sys.stdin.readline()
+while True:
+    try:
+        there = ("127.0.0.1", int(sys.argv[1]))
+        http.server.ThreadingHTTPServer(there, http.server.SimpleHTTPRequestHandler).serve_forever()
+    except OSError:
+        time.sleep(0.05)
+"""
 ENGINE = [sys.executable, "-m", "tests.e2e.port_engine"]
 
 
@@ -122,6 +147,27 @@ async def test_without_isolation_a_port_of_the_machine_is_nobodys(host: SandboxH
     with pytest.raises(NotFound):
         async with host.connect_port(other_id, port):
             pass
+
+
+@pytest.mark.parametrize("kind", [ReadyKind.PORT, ReadyKind.HTTP])
+async def test_without_isolation_a_stranger_makes_no_process_ready(host: SandboxHostService, kind: ReadyKind) -> None:
+    """It is ready when a program of its session listens there and answers, and not for what the machine has there."""
+    session_id = (await host.create(SessionSpec(runtime="none", storage="local-disk"))).session_id
+    with subprocess.Popen(HTTP, stdout=subprocess.PIPE) as stranger:
+        try:
+            assert stranger.stdout
+            port = int(stranger.stdout.readline())
+            argv = ("python3", "-c", TAKES_OVER, str(port))
+            ready = Ready(kind, port, "/" if kind is ReadyKind.HTTP else "")
+            process = await host.launch_process(ProcessSpec(session_id, argv, stdin=True, ready=ready))
+            with pytest.raises(DeadlineExceeded):
+                await host.wait_process(session_id, process.process_id, until=ProcessState.RUNNING, timeout_s=1)
+            assert (await host.process_status(session_id, process.process_id)).state is ProcessState.STARTING
+        finally:
+            stranger.kill()
+    await host.write_process_stdin(session_id, process.process_id, b"\n")
+    told = await host.wait_process(session_id, process.process_id, until=ProcessState.RUNNING, timeout_s=60)
+    assert told.state is ProcessState.RUNNING
 
 
 @pytest.mark.root

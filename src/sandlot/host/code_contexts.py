@@ -272,12 +272,23 @@ class Context:
 
     def take_up(self, guest: Guest, known: KnownProcess) -> None:
         """Blocking: go on where an earlier engine stopped."""
-        out, err = self.queue.take_up(self.row.story_paths(self._session.output_folder()))
+        out, err = self.queue.take_up(self.row.story_paths(self._session.output_folder()), self.row.past)
         kept = known.kept_from
         heard = {
             Stream.STDOUT: max(out, kept.get(Stream.STDOUT, 0)),
             Stream.STDERR: max(err, kept.get(Stream.STDERR, 0)),
         }
+        self._hear_again(guest, known, heard)
+
+    def take_back(self, guest: Guest, known: KnownProcess, lost: "Context") -> None:
+        """Blocking: an image brought its program back, as it was when that was made. It remembers none of the runs
+        since then, and what it told them is not what it will tell."""
+        self.row = replace(self.row, past=self.queue.take_back(lost.queue))
+        with suppress(OSError):
+            self.write_row()
+        self._hear_again(guest, known, {stream: known.kept_from.get(stream, 0) for stream in Stream})
+
+    def _hear_again(self, guest: Guest, known: KnownProcess, heard: dict[Stream, int]) -> None:
         self.log = ContextLog(self.row.mark, self._hear, heard)
         self._is_ready = self.was_ready = True  # nobody was told of it before
         self.stdin_sent = self.stdin_base = known.stdin_taken

@@ -282,8 +282,13 @@ class CodeQueue:
 
     # ---- found again -----------------------------------------------------------------------------------------------
 
-    def take_up(self, paths: list[Path]) -> Heard:
-        """Blocking: what an earlier engine kept, and how much of what was told it had heard."""
+    def take_back(self, other: "CodeQueue") -> int:
+        """The runs of a program that has ended, and that is back as it was before. The number of the last one."""
+        self.runs, self.count, self._last_number = other.runs, other.count, other._last_number
+        return self._last_number
+
+    def take_up(self, paths: list[Path], past: int) -> Heard:
+        """Blocking: what an earlier engine kept, and how much of what was told by runs since `past` it had heard."""
         found: list[Execution] = []
         out = err = 0
         for path in paths:
@@ -293,7 +298,8 @@ class CodeQueue:
                 path.unlink(missing_ok=True)  # it was never acknowledged
                 continue
             found.append(execution)
-            out, err = max(out, heard[0]), max(err, heard[1])
+            if execution.number > past:
+                out, err = max(out, heard[0]), max(err, heard[1])
         for execution in sorted(found, key=lambda each: each.number):
             self.runs[execution.execution_id] = execution
             self.count = max(self.count, execution.count)

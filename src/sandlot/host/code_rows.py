@@ -27,6 +27,7 @@ class ContextRow:
     started: float
     generation: int
     mark: str
+    past: int = 0  # runs up to this number were heard before its memory went back: they say nothing of where it is
 
     @property
     def number(self) -> int:

@@ -100,8 +100,12 @@ class ContextTable:
         is_own = known.tag == self._session.row.session_id.encode()
         row = ContextRow.found(self._session.output_folder(), known.process_id) if is_own else None
         if row is not None:
+            before = self._by_id.get(row.context_id)
             context = self._by_id[row.context_id] = Context(row, self._session, self._background, self._lost)
-            context.take_up(guest, known)
+            if before is None:
+                context.take_up(guest, known)
+            else:
+                context.take_back(guest, known, before)
             return True
         if is_own and not known.is_over:
             # Nobody was told of it, or it has been deleted.

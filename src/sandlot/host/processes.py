@@ -16,7 +16,7 @@ from sandlot.host.background import Background
 from sandlot.host.process_log import ProcessLog, RunLog, merged
 from sandlot.host.process_rows import ProcessRow, ProcessRows, Status
 from sandlot.host.process_run import Run, RunPlan, run_number, serial_of
-from sandlot.host.readiness import start_failure, wait_ready
+from sandlot.host.readiness import asks, start_failure, wait_ready
 from sandlot.host.session import Session
 from sandlot.model import (
     CallRequest,
@@ -196,7 +196,7 @@ class ManagedProcess:
     async def _wait_ready(self, run: Run) -> None:
         spec = self.spec
         try:
-            await wait_ready(run.live, spec.ready, spec.ready_timeout_s, _WHO, lambda: self._session.guest)
+            await wait_ready(run.live, spec.ready, spec.ready_timeout_s, _WHO, asks(self._session))
         except StartFailed as failed:
             if run is self.run and run.live.result is None:
                 self._unready = failed

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from sandlot.contracts.runtime import Guest
 from sandlot.host.calls import LiveCall, Ticket
-from sandlot.host.readiness import wait_ready
+from sandlot.host.readiness import answers, asks, wait_ready
 from sandlot.host.session import Session, start_call_id
 from sandlot.host.vessels import Vessel
-from sandlot.model import CallRequest, CallResult, SessionState, Start
+from sandlot.model import CallRequest, CallResult, Ready, SessionState, Start
 
 _FIRST = 1
 _WHO = "what the template starts"
@@ -33,7 +33,7 @@ async def serve(session: Session) -> None:
     if session.start is None:
         return
     with session.in_use():  # one that is not ready yet is not idle
-        await wait_ready(begin(session), session.start.ready, session.start.timeout_s, _WHO, lambda: session.guest)
+        await wait_ready(begin(session), session.start.ready, session.start.timeout_s, _WHO, asks(session))
     session.is_serving = True
 
 
@@ -42,7 +42,7 @@ async def wait_serving(session: Session) -> None:
     if session.start is None or session.is_serving or session.started is None:
         return
     with session.in_use():
-        await wait_ready(session.started, session.start.ready, session.start.timeout_s, _WHO, lambda: session.guest)
+        await wait_ready(session.started, session.start.ready, session.start.timeout_s, _WHO, asks(session))
     session.is_serving = True
 
 
@@ -129,5 +129,10 @@ async def start_early(vessel: Vessel, draft: Session, outputs: Path) -> None:
     assert draft.start is not None, "asked before"
     live = unclaimed.begin(draft, vessel.guest)
     ready, timeout_s = draft.start.ready, draft.start.timeout_s
-    await wait_ready(live, ready, timeout_s, _WHO, lambda: None if vessel.lost else vessel.guest)
+    have = vessel.runtime.capabilities
+
+    async def answer(to: Ready) -> bool:
+        return await answers(None if vessel.lost else vessel.guest, have, to)
+
+    await wait_ready(live, ready, timeout_s, _WHO, answer)
     vessel.claim = unclaimed.claim

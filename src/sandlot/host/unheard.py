@@ -16,7 +16,7 @@ class Unheard:
             self.kill()  # nobody has the other end any more
 
     def kill(self) -> None:
-        self._process.signal(9, end=True)
+        self._process.signal(9, tree=True)
 
     def on_started(self, pid: int) -> None:
         del pid
