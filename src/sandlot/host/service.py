@@ -359,16 +359,9 @@ class SandboxHostService:
 
     def restores(self) -> Restores:
         """Instead of a start: what makes a host of a backup, and removes what such a one did not finish."""
-        into = Restoring(
-            self._lifecycle,
-            self._parts,
-            self._choices,
-            self._importing,
-            self._lockers,
-            self._pausing,
-            self._settings.audit_anchor,
-        )
-        return Restores(self._settings.data, self, self._lifecycle, into)
+        life, anchor = self._lifecycle, self._settings.audit_anchor
+        into = Restoring(life, self._parts, self._choices, self._importing, self._lockers, self._pausing, anchor)
+        return Restores(self._settings.data, self, life, into)
 
     async def rebuild(self) -> Sequence[SessionInfo]:
         """Sessions that the journal does not know, because it was lost, from what storages noted beside their files.
