@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+from functools import partial
 from pathlib import Path
 
 from sandlot.host.service import SandboxHostService
@@ -9,7 +10,7 @@ from sandlot.model import FileRemove, SessionSpec, TreeDownload, TreeTally, Tree
 from sandlot.sdk.workspace import download, upload
 from tests.performance.engine import Bench, timed
 from tests.performance.report import Row
-from tests.performance.trees import Pair, beside_tar, make_tree, scratch, shell
+from tests.performance.trees import Pair, beside_tar, make_tree, scratch, shell, taking_turns
 
 SECTION = "work in and out"
 TARGET = 1.5
@@ -27,8 +28,8 @@ async def measure_transfers(bench: Bench) -> None:
         async with bench.engine() as host:
             session_id = (await host.create(SessionSpec())).session_id
             for row in (
-                await _both_ways(host, session_id, top, "small", f"{files} small files", 3),
-                await _both_ways(host, session_id, top, "large", "one large file", 3),
+                await _both_ways(host, session_id, top, "small", f"{files} small files", 4),
+                await _both_ways(host, session_id, top, "large", "one large file", 6),
             ):
                 for one in row:
                     bench.report.add(one)
@@ -48,21 +49,23 @@ async def _both_ways(
 
 
 def _in(host: SandboxHostService, session_id: str, top: Path, source: Path) -> Pair:
-    async def pair() -> tuple[float, float]:
+    async def ours() -> float:
         request = TreeUpload(session_id, "in")
-        ours = await timed(upload(host, request, str(source), ignore=False, tally=TreeTally()))
+        took = await timed(upload(host, request, str(source), ignore=False, tally=TreeTally()))
         await host.remove_file(FileRemove(session_id, "in", recursive=True))
-        async with scratch(top / "by-tar") as folder:
-            return ours, await shell(f"tar -C {source} -cf - . | tar -C {folder} -xf -")
+        return took
 
-    return pair
+    return taking_turns(ours, partial(_tar, top, source))
 
 
 def _out(host: SandboxHostService, session_id: str, top: Path, source: Path) -> Pair:
-    async def pair() -> tuple[float, float]:
+    async def ours() -> float:
         async with scratch(top / "ours") as folder:
-            ours = await timed(download(host, TreeDownload(session_id, f"{source.name}-there"), str(folder)))
-        async with scratch(top / "by-tar") as folder:
-            return ours, await shell(f"tar -C {source} -cf - . | tar -C {folder} -xf -")
+            return await timed(download(host, TreeDownload(session_id, f"{source.name}-there"), str(folder)))
 
-    return pair
+    return taking_turns(ours, partial(_tar, top, source))
+
+
+async def _tar(top: Path, source: Path) -> float:
+    async with scratch(top / "by-tar") as folder:
+        return await shell(f"tar -C {source} -cf - . | tar -C {folder} -xf -")

@@ -51,6 +51,7 @@ class Aside:
         self._above = above
         self._over = over
         self._is_open = True
+        self._is_named = True
 
     def __enter__(self) -> "Aside":
         return self
@@ -58,11 +59,18 @@ class Aside:
     def __exit__(self, *_exception: object) -> None:
         self.close()
 
+    def put_at(self, name: str, file: int) -> None:
+        """Gives the open file the name, in the place of what has it. Raises OSError."""
+        os.rename(self.name, name, src_dir_fd=self._above, dst_dir_fd=self._above)
+        # Of two names of one file a rename leaves both.
+        self._is_named = os.fstat(file).st_nlink > 1
+
     def close(self) -> None:
         if self._is_open:
             self._is_open = False
-            with suppress(OSError):  # it has its place by now
-                os.unlink(self.name, dir_fd=self._above)
+            if self._is_named:
+                with suppress(OSError):  # it has its place by now
+                    os.unlink(self.name, dir_fd=self._above)
             self._over()
 
 

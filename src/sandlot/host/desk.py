@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TypeVar
 
 from sandlot.contracts.runtime import Tree
@@ -33,6 +33,7 @@ from sandlot.model import (
 )
 
 _THREADS = 8
+_LATE_MAX = 64  # that wait to be closed after their answer
 _KNOWN_MAX = 4096
 _LISTS_KNOWN_MAX = 64  # each may be long
 _LISTS = ("/etc/passwd", "/etc/group")
@@ -82,7 +83,9 @@ class Desk:
     when it was left and no thread works at it any more, and then nobody can begin: a number that is used after it was
     closed may be another session's by then."""
 
-    def __init__(self, place: Place, path: str, known: "Known") -> None:
+    def __init__(
+        self, place: Place, path: str, known: "Known", later: Callable[[Callable[[], None]], None] | None = None
+    ) -> None:
         self.inside = Inside(place.tree, place.workspace, self._name, _noting(place))
         self._open = ExitStack()
         if place.over:
@@ -98,6 +101,8 @@ class Desk:
         self._lock = threading.Lock()
         self._at_work = 0
         self._left = False
+        self._later = later  # closes when nobody waits for it
+        self._lingers = False
 
     def _locate(self, path: str) -> str:
         try:
@@ -129,7 +134,9 @@ class Desk:
             with self._lock:
                 self._at_work -= 1
                 over = self._left and not self._at_work
-            if over:
+            if over and self._lingers and self._later:
+                self._later(self.close)
+            elif over:
                 self.close()
 
     def end(self) -> None:
@@ -156,6 +163,11 @@ class Desk:
     def keep(self, close: Callable[[], None]) -> None:
         """Something to be closed at the end."""
         self._open.callback(close)
+
+    def linger(self, fd: int) -> None:
+        """What takes long to close and is of no use to whoever waits for the answer. Until then it is not over."""
+        self.keep(partial(os.close, fd))
+        self._lingers = True
 
     def _become_user(self) -> None:
         """In the thread that is to work. Raises InvalidArgument, Unavailable."""
@@ -286,20 +298,46 @@ class Hands:
     def __init__(self) -> None:
         self._others = ThreadPoolExecutor(_THREADS, "sandlot-files", serve_sessions)
         self._own = ThreadPoolExecutor(_THREADS, "sandlot-own-files", serve_sessions)
+        self._late = ThreadPoolExecutor(1, "sandlot-left-files")
+        self._is_open = False
+        self._room = threading.BoundedSemaphore(_LATE_MAX)
         self._known = Known()
 
+    def open(self) -> None:
+        """Here and not on demand: a thread is born with the rights of the one that asks for it."""
+        self._late.submit(int)
+        self._is_open = True
+
     def close(self) -> None:
+        self._late.shutdown(wait=False)
         self._others.shutdown(wait=False, cancel_futures=True)
         self._own.shutdown(wait=False, cancel_futures=True)
 
     @contextmanager
     def desk(self, place: Place, path: str) -> Generator[Desk]:
-        desk = Desk(place, path, self._known)
+        desk = Desk(place, path, self._known, self._close_later)
         try:
             yield desk
         finally:
             if desk.leave():
                 self._close(desk)
+
+    def _close_later(self, close: Callable[[], None]) -> None:
+        """Soon, in another thread; here where too many wait for that already."""
+
+        def work() -> None:
+            try:
+                close()
+            finally:
+                self._room.release()
+
+        if not self._is_open or not self._room.acquire(blocking=False):
+            close()
+            return
+        try:
+            self._late.submit(work)
+        except RuntimeError:  # the engine is closing
+            work()
 
     def _close(self, desk: Desk) -> None:
         """Not on the loop: the last one who closes a large file that was removed, or a root that was, waits for it."""

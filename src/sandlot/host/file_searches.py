@@ -21,6 +21,7 @@ from sandlot.host.scouting import ALL_KINDS, HIDDEN, KINDS, LITERAL, Errand, Mod
 from sandlot.model import (
     FileFind,
     FileInfo,
+    FileKind,
     FileList,
     FileSearch,
     FileUsage,
@@ -36,6 +37,7 @@ from sandlot.patterns.programs import Choice, Node, compile_node
 
 _T = TypeVar("_T")
 _ENTRY = struct.Struct("<4I2Q2q4I")
+_FOUND = ord("F")
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK
 _BLOCK_BYTES = 512  # what the kernel counts in
 
@@ -203,21 +205,32 @@ def _below(desk: Desk, after: str) -> bytes:
 def _infos(inside: Inside, top: str, records: Sequence[bytes]) -> Sequence[FileInfo]:
     found: list[FileInfo] = []
     begin = top if top.endswith("/") else top + "/"
+    unpack, size_of_entry = _ENTRY.unpack_from, 1 + _ENTRY.size
+    kinds: dict[int, tuple[FileKind, int]] = {}  # most have what another one has
+    owners: dict[tuple[int, int], tuple[int, int, str, str]] = {}
     for record in records:
-        mode, uid, gid, _links, size, _blocks, modified, changed, modified_ns, changed_ns, target, path = (
-            _ENTRY.unpack_from(record, 1)
+        mode, uid, gid, _links, size, _blocks, modified, changed, modified_ns, changed_ns, target, path = unpack(
+            record, 1
         )
-        at = 1 + _ENTRY.size
-        if record[:1] != b"F" or len(record) != at + target + path:
+        at = size_of_entry + target
+        if record[0] != _FOUND or len(record) != at + path:
             raise WrongKind(errno.EINVAL, "told something that cannot be", top)
+        kind = kinds.get(mode) or kinds.setdefault(mode, hands_on.kind_and_mode(mode))
+        ids = (uid, gid)
+        owner = owners.get(ids) or owners.setdefault(ids, inside.owners_of(*ids))
         found.append(
-            inside.info_of(
-                begin + os.fsdecode(record[at + target :]),
-                os.fsdecode(record[at : at + target]),
-                mode,
-                (uid, gid),
+            FileInfo(
+                begin + record[at:].decode(errors="surrogateescape"),
+                kind[0],
                 size,
-                (modified + modified_ns / 1e9, changed + changed_ns / 1e9),
+                kind[1],
+                owner[0],
+                owner[1],
+                modified + modified_ns / 1e9,
+                os.fsdecode(record[size_of_entry:at]) if target else "",
+                owner[2],
+                owner[3],
+                changed + changed_ns / 1e9,
             )
         )
     return found

@@ -85,6 +85,7 @@ class FileVerbs:
             await asyncio.to_thread(self._asides.open)
         except OSError as error:
             raise Unavailable(f"the notes of files cannot be read: {error.strerror}") from error
+        self._hands.open()
 
     def close(self) -> None:
         self._watches.close()

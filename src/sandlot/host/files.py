@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 
 from sandlot.host import inside
 from sandlot.host.desk import Desk, Hands, Place, printable
-from sandlot.host.inside import PIECE_BYTES
+from sandlot.host.inside import LARGE_BYTES, PIECE_BYTES
 from sandlot.host.packing import Packing, wanted
 from sandlot.host.replacement import Replacement
 from sandlot.host.unpacking import Unpacking
@@ -141,8 +141,8 @@ class SessionFiles:
             new = await self._hands.do(desk, lambda: _begin_tree(desk))
             try:
                 async for data in content:
-                    for at in range(0, len(data), PIECE_BYTES):
-                        piece = data[at : at + PIECE_BYTES]
+                    for at in range(0, len(data), LARGE_BYTES):
+                        piece = memoryview(data)[at : at + LARGE_BYTES]
                         await self._hands.do(desk, partial(with_path, desk, new, partial(new.feed, piece)))
                 await self._hands.do(desk, partial(with_path, desk, new, new.finish), last=True)
             except SandlotError as error:  # those that came before are there, and that is told
@@ -211,6 +211,7 @@ def _write_whole(desk: Desk, request: FileWrite, content: bytes) -> tuple[Replac
 
 
 def finish(desk: Desk, new: Replacement) -> FileInfo | None:
+    new.leave_old = desk.linger
     told = new.commit()
     if told is not None:
         desk.end()

@@ -27,6 +27,7 @@ from sandlot.host.removal import Moved, empty
 from sandlot.model import FileInfo, FileKind
 
 PIECE_BYTES = 1 << 20
+LARGE_BYTES = 4 << 20  # of a large file on its way: each piece changes threads twice
 BATCH_ENTRIES = 1000
 _IDS = 65536
 _NOBODY = 65534
@@ -45,6 +46,10 @@ _NOT_ENTERED = {
 Names = Callable[[int, int], str]  # of a user (0) or a group (1), by number
 # Notes a hidden name: its directory, it, the file that it is copied into, and that one's mode. Gives the end of it.
 Noting = Callable[[str, str, str, int | None], Callable[[], None]]
+
+
+def kind_and_mode(mode: int) -> tuple[FileKind, int]:
+    return _KINDS.get(stat.S_IFMT(mode), FileKind.OTHER), stat.S_IMODE(mode)
 
 
 class WrongKind(OSError):
@@ -145,14 +150,10 @@ class Inside:
             changed=found.st_ctime,
         )
 
-    def info_of(
-        self, path: str, target: str, mode: int, ids: tuple[int, int], size: int, times: tuple[float, float]
-    ) -> FileInfo:
-        """The same, of what someone else looked at; when it was modified, and when it was changed."""
-        uid, gid = self.own_id(ids[0]), self.own_id(ids[1])
-        kind = _KINDS.get(stat.S_IFMT(mode), FileKind.OTHER)
-        owner, group = self._names(0, uid), self._names(1, gid)
-        return FileInfo(path, kind, size, stat.S_IMODE(mode), uid, gid, times[0], target, owner, group, times[1])
+    def owners_of(self, uid: int, gid: int) -> tuple[int, int, str, str]:
+        """What the machine knows by these numbers: the session's numbers, and their names in it."""
+        uid, gid = self.own_id(uid), self.own_id(gid)
+        return uid, gid, self._names(0, uid), self._names(1, gid)
 
     def own_id(self, number: int) -> int:
         first = self._tree.first_id

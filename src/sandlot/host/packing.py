@@ -9,7 +9,7 @@ import stat
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 
-from sandlot.host.inside import PIECE_BYTES, Inside
+from sandlot.host.inside import LARGE_BYTES, PIECE_BYTES, Inside
 from sandlot.host.kernel import ONE_STEP, open_inside
 from sandlot.model import FileConflict, LimitReached, MemberKind, TreeTally, tar
 
@@ -126,7 +126,7 @@ class Packing:
 
     def _rest(self, fd: int, path: str, left: int) -> Generator[bytes]:
         while left:
-            piece = os.read(fd, min(PIECE_BYTES, left))
+            piece = os.read(fd, min(LARGE_BYTES, left))
             if not piece:
                 raise FileConflict(f"{path}: became shorter while it was read", next_step="try again", path=path)
             left -= len(piece)

@@ -4,7 +4,7 @@ import errno
 import os
 import posixpath
 import stat
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import suppress
 
 from sandlot.host import failpoints
@@ -14,6 +14,7 @@ from sandlot.model import FileInfo
 
 _LINKS_MAX = 40  # as many as the kernel follows
 _COPIED_PIECES = 64  # in one step
+_SOON_GONE_BYTES = 1 << 20  # of a file whose end is not worth waiting for, nor worth being late for
 NO_TMPFILE = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
 
 
@@ -30,17 +31,15 @@ class Replacement:
         self._target = -1  # what is copied into
         self._copied = 0
         self._fd = -1
-        self._path, self._above, self._name, found = final_place(inside, path, parents=parents)
+        self.leave_old: Callable[[int], None] = os.close  # takes what was there, which ends when that is closed
+        self._path, self._above, self._name, self._found = final_place(inside, path, parents=parents)
         self._folder = posixpath.dirname(self._path.rstrip("/"))
-        self._old = None if found < 0 else os.fstat(found)
+        self._old = None if self._found < 0 else os.fstat(self._found)
         try:
-            self._open(found)
+            self._open(self._found)
         except BaseException:  # whoever cannot have it cannot close it
             self.close()
             raise
-        finally:
-            if found >= 0:
-                os.close(found)
 
     def _open(self, found: int) -> None:
         old = self._old
@@ -53,7 +52,9 @@ class Replacement:
             raise PermissionError(errno.EACCES, "may not be written", self._path)
         try:
             self._fd, self._aside = open_new(self._inside, self._above, self._folder)
-            os.fchown(self._fd, old.st_uid, old.st_gid)
+            made = os.fstat(self._fd)
+            if (made.st_uid, made.st_gid) != (old.st_uid, old.st_gid):
+                os.fchown(self._fd, old.st_uid, old.st_gid)
         except PermissionError:  # a directory that may not be written; and only root can give files away
             self._in_place = True
             if self._fd < 0:
@@ -102,7 +103,12 @@ class Replacement:
             self._aside = self._inside.aside(self._above, self._folder)
             os.link(source, self._aside.name, dst_dir_fd=self._above, follow_symlinks=True)
         failpoints.reach("file: has a hidden name")
-        os.rename(self._aside.name, self._name, src_dir_fd=self._above, dst_dir_fd=self._above)
+        self._aside.put_at(self._name, self._fd)
+        # The kernel gives a file back to the disk when nobody has it open any more, and waits for what is still being
+        # written of it: most of the time that it takes to replace one that was written a moment ago.
+        if self._old and self._old.st_size <= _SOON_GONE_BYTES:
+            found, self._found = self._found, -1
+            self.leave_old(found)
 
     def _copy(self) -> bool:
         """Some of it into the file that is there; whether that was all. What can be refused comes first."""
@@ -144,7 +150,7 @@ class Replacement:
             return
         if self._aside:
             self._aside.close()
-        for fd in (self._fd, self._target, self._above, self._scratch[0] if self._scratch else -1):
+        for fd in (self._fd, self._target, self._found, self._above, self._scratch[0] if self._scratch else -1):
             if fd >= 0:
                 os.close(fd)
         self._above = -1

@@ -38,7 +38,7 @@ class Unpacking:
         self._left = 0
         self._modes: list[tuple[_Parts, int]] = []  # of directories that their owner could not fill otherwise
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes | memoryview) -> None:
         for item in self._reader.feed(data):
             if isinstance(item, Member):
                 self._begin(item)
@@ -93,7 +93,7 @@ class Unpacking:
                 os.link(source, self._aside.name, dst_dir_fd=above, follow_symlinks=True)
         if self._aside:
             failpoints.reach("upload: has a hidden name")
-            os.rename(self._aside.name, name, src_dir_fd=above, dst_dir_fd=above)
+            self._aside.put_at(name, self._fd)
         self._drop()
         self.tally.files += 1
 

@@ -118,10 +118,10 @@ class TarReader:
         self._is_over = False
         self._count = 0
 
-    def feed(self, data: bytes) -> Iterator[Member | memoryview]:
-        """Members as they come, each file followed by its content in pieces."""
-        data = self._rest + data if self._rest else data
-        view, at, end = memoryview(data), 0, len(data)
+    def feed(self, data: bytes | memoryview) -> Iterator[Member | memoryview]:
+        """Members as they come, each file followed by its content in pieces, which are not copied."""
+        view, at = memoryview(self._rest + data if self._rest else data), 0
+        end = len(view)
         while at < end:
             if self._left or self._extra_left or self._skip:
                 size = min(self._left or self._extra_left or self._skip, end - at)
@@ -136,11 +136,11 @@ class TarReader:
             elif end - at < BLOCK:
                 break
             else:
-                member = self._header(data[at : at + BLOCK])
+                member = self._header(bytes(view[at : at + BLOCK]))
                 at += BLOCK
                 if member is not None:
                     yield member
-        self._rest = data[at:]
+        self._rest = bytes(view[at:])
 
     def finish(self) -> None:
         """Nothing more comes. Raises InvalidArgument when the end is missing."""

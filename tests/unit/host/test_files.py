@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -431,3 +432,29 @@ async def test_it_is_over_only_when_the_thread_of_a_caller_who_left_is_done(
     assert not over.is_set()
     go_on.set()
     assert await asyncio.to_thread(over.wait, 60)
+
+
+async def test_what_was_replaced_is_closed_after_the_answer(place: Callable[[], Place]) -> None:
+    """By another thread, and until then it is not over; who comes when too many wait closes his own."""
+    hands = Hands()
+    hands.open()
+    files = SessionFiles(hands)
+    go_on, over = threading.Event(), list[int]()
+    before = descriptors()
+    hands._late.submit(go_on.wait, 60)  # pyright: ignore[reportPrivateUsage]
+    try:
+        for number in range(100):
+            here = replace(place(), over=partial(over.append, number))
+            assert (await files.write(here, FileWrite("s", "f"), once(b"content"))).size_bytes == 7
+        waiting = 100 - len(over)
+        assert waiting == 64
+        assert waiting <= descriptors() - before <= 3 * waiting
+    finally:
+        go_on.set()
+    assert await settled(before) == before
+    assert sorted(over) == [*range(100)]
+    hands.close()
+
+
+async def once(content: bytes) -> AsyncIterator[bytes]:
+    yield content
