@@ -112,6 +112,17 @@ class GuestStream:
             self._process.close_stdin()
             asyncio.get_running_loop().call_later(_GRACE_S, self._kill)
 
+    def break_off(self, why: str) -> None:
+        """From here."""
+        if self._fault is None:
+            self._break(why)
+            self._wake()
+
+    async def over(self) -> None:
+        """Until its guest has nothing of it any more."""
+        while not self._is_over:
+            await self._wait()
+
     def _kill(self) -> None:
         if self._process is not None and not self._is_over:
             self._process.signal(9)

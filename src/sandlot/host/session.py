@@ -409,7 +409,7 @@ class Session:
         for live in self.everything():
             live.part()
         for connection in tuple(self.connections):
-            connection.on_lost("the session is kept on disk")
+            connection.break_off("the session is kept on disk")
 
     async def rest(self, guest: Guest | None) -> None:
         """A guest of an earlier engine that is paused, and cannot be asked; or none, of one that sleeps. Its calls are

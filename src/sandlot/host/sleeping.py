@@ -7,12 +7,13 @@ as asleep and has a guest was being woken: its processes have run, so it is awak
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 from sandlot.contracts.runtime import Guest
 from sandlot.host import failpoints
+from sandlot.host.guest_streams import GuestStream
 from sandlot.host.history import REPLACED, History
 from sandlot.host.lifecycle import Lifecycle
 from sandlot.host.parts import HostParts
@@ -21,6 +22,7 @@ from sandlot.host.room import room
 from sandlot.host.session import Session
 from sandlot.model import (
     Capability,
+    DeadlineExceeded,
     InvalidState,
     LimitReached,
     PauseReason,
@@ -53,6 +55,7 @@ class Sleeping:
         room for its memory, one that was frozen runs."""
         row, runtime = session.row, self._parts.runtimes[session.row.runtime]
         image = await asyncio.to_thread(self._memories.make)
+        carried = tuple(session.connections)
         session.hold_calls()
         session.part_calls()
         try:
@@ -60,6 +63,7 @@ class Sleeping:
             await failpoints.reach("checkpoint: begun")
             if row.state is SessionState.PAUSED:
                 await runtime.group(row.volume).resume()  # what is frozen cannot be asked
+            await _all_over(carried)
             await runtime.checkpoint(row.volume, self._memories.path(image))
         except BaseException as error:  # undone, then raised again
             await asyncio.shield(self._undo(session, image, error))
@@ -253,3 +257,14 @@ class Sleeping:
         finally:
             session.is_leaving = False
         return True
+
+
+async def _all_over(carried: Sequence[GuestStream]) -> None:
+    """gVisor ends, now and then, when connections come back that were there when it was kept. Raises
+    DeadlineExceeded."""
+    try:
+        async with asyncio.timeout(limits.GUEST_DEADLINE_S):
+            for connection in carried:
+                await connection.over()
+    except TimeoutError:
+        raise DeadlineExceeded("connections to ports of the session did not end", next_step="try again") from None
