@@ -2,9 +2,7 @@
 
 import os
 import signal
-from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -13,6 +11,7 @@ from sandlot.host.runtimes.ahead import MADE_MAX
 from sandlot.host.service import SandboxHostService
 from sandlot.model import CallRequest, Capability, Resources, SessionSpec
 from sandlot.wiring.embedded import build
+from tests.ahead import networks_ahead
 from tests.conftest import clean_up, run
 from tests.waiting import until
 
@@ -38,12 +37,7 @@ for pid in alive:
 
 
 def networks(host: SandboxHostService) -> set[str]:
-    """What the keeper holds for those who are to come."""
-    found: set[str] = set()
-    for fd in Path(f"/proc/{host.keeper_pid}/fd").iterdir():
-        with suppress(FileNotFoundError):
-            found.add(str(fd.readlink()))
-    return {link for link in found if link.startswith("net:")}
+    return networks_ahead(host.keeper_pid)
 
 
 async def look(host: SandboxHostService) -> tuple[str, list[str]]:

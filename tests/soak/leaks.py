@@ -29,6 +29,7 @@ from sandlot.model import (
     TurnRequest,
 )
 from sandlot.wiring.embedded import build
+from tests.ahead import networks_ahead
 from tests.conftest import run
 from tests.own_mounts import enter_own_mounts
 
@@ -99,7 +100,7 @@ async def inventory(host: SandboxHostService, data: Path) -> Counter[str]:
             "tasks of the engine": len(asyncio.all_tasks()),
             "threads of the engine": threading.active_count(),
             "descriptors of the engine": count_open("self"),
-            "descriptors of the keeper": count_open(keeper),
+            "descriptors of the keeper": count_open(keeper) - 2 * len(networks_ahead(keeper)),
             "processes of the keeper": len(children),
             "mounts of the machine": count_mounts("self"),
             "mounts of the keeper": count_mounts(keeper),

@@ -31,6 +31,7 @@ from sandlot.host.storage.filesystem import filesystem_health, sync, used_bytes
 from sandlot.host.storage.held import Held
 from sandlot.host.storage.merged import PREFIX, MergedLayers
 from sandlot.host.storage.merging import merge_layers
+from sandlot.host.storage.spares import Spares
 from sandlot.host.storage.trash import Trash
 from sandlot.model import (
     Capability,
@@ -68,6 +69,7 @@ class LayersStorage:
         self._uses: Counter[str] = Counter()  # by how many states and points each layer is named
         self._held = Held()  # by whoever reads or copies it now
         self._sizes: dict[str, int] = {}  # of closed layers, which do not change
+        self._spares = Spares(data / "spares", _make_empty)
         self._merged = MergedLayers(self._volumes)
         self._merging = asyncio.Lock()
         self._unmergeable: set[tuple[str, ...]] = set()
@@ -93,6 +95,8 @@ class LayersStorage:
         try:
             self._volumes.mkdir(mode=0o700, exist_ok=True)
             self._trash.path.mkdir(mode=0o700, exist_ok=True)
+            if not self.is_attached:
+                self._spares.open(self._trash.put)
         except OSError as error:
             raise Unavailable(
                 f"{self._volumes}: {error.strerror}", next_step="choose another data directory"
@@ -100,7 +104,7 @@ class LayersStorage:
         self.is_attached = True
 
     async def detach(self) -> None:
-        pass
+        await self._spares.close()
 
     # ---- volumes -----------------------------------------------------------------------------------------------
 
@@ -180,14 +184,10 @@ class LayersStorage:
         return tuple(self._volumes / layer / "u" for layer in row)
 
     def _make_layer(self, name: str, *, again: bool = False) -> None:
-        path = self._volumes / name
+        path = f"{self._volumes}/{name}"
         try:
-            path.mkdir(mode=0o700, exist_ok=again)
-            (path / "u").mkdir(mode=0o755, exist_ok=again)
-            # The upper's own owner is the owner of `/` inside. Who may not give it away has no runtime that needs it.
-            with contextlib.suppress(OSError):
-                os.chown(path / "u", CANONICAL_ID, CANONICAL_ID)
-            (path / "w").mkdir(mode=0o755)  # last: where it is, the layer is whole
+            if again or not self._spares.take(path):
+                _make_empty(path, again=again)
         except FileExistsError:
             raise Conflict(f"a volume {name} is there already", volume=name) from None
         except OSError as error:
@@ -324,6 +324,23 @@ class LayersStorage:
 
     async def sync(self) -> None:
         await sync(self._volumes)
+
+
+def _make_empty(path: str, *, again: bool = False) -> None:
+    _make_directory(path, 0o700, again=again)
+    _make_directory(f"{path}/u", 0o755, again=again)
+    # The upper's own owner is the owner of `/` inside. Who may not give it away has no runtime that needs it.
+    with contextlib.suppress(OSError):
+        os.chown(f"{path}/u", CANONICAL_ID, CANONICAL_ID)
+    os.mkdir(f"{path}/w", 0o755)  # last: where it is, the layer is whole
+
+
+def _make_directory(path: str, mode: int, *, again: bool) -> None:
+    try:
+        os.mkdir(path, mode)
+    except FileExistsError:
+        if not again:
+            raise
 
 
 def _is_ours(entry: "os.DirEntry[str]") -> bool:
