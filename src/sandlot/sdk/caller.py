@@ -2,7 +2,10 @@
 
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+if TYPE_CHECKING:
+    from sandlot.contracts import Host
 
 
 class Caller(Protocol):
@@ -18,6 +21,8 @@ class Caller(Protocol):
 
 
 CALLER: ContextVar[Caller | None] = ContextVar("sandlot_caller", default=None)
+LANE: "ContextVar[Host | None]" = ContextVar("sandlot_lane", default=None)
+"""The host that is asked from this very thread, while that is done."""
 
 
 async def call_back(function: Callable[..., Any], *args: object) -> Any:
