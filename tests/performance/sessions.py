@@ -14,7 +14,7 @@ COLD_TARGET = 5.0
 WARM_TARGET = 2.5
 RATE_TARGET = 200.0
 POOL = 8
-REFILL_S = 0.05
+REFILL_S = 0.1  # the pool begins half of that after a guest was taken
 BURST = 100
 
 

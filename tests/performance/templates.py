@@ -120,7 +120,7 @@ async def _create_loop(bench: Bench, host: SandboxHostService, beside: str) -> t
         await run(host, session_id, *TRUE_IN_TEMPLATE)
         took = milliseconds_since(began)
         await host.destroy(session_id)
-        await asyncio.sleep(REFILL_S * 2)  # the pool refills, the trash is emptied
+        await asyncio.sleep(REFILL_S)  # the pool refills, the trash is emptied
         return took
 
     async def operation() -> float:

@@ -254,19 +254,20 @@ class Turns:
         volume = session.volume
         assert volume is not None, "an active session has a volume"
         taken: Taken | None = None
-        marked = asyncio.ensure_future(self._history.begin(session_id, SNAPSHOT))
+        marked: asyncio.Future[None] | None = None
         try:
             is_frozen = session.row.state is SessionState.PAUSED
             if session.row.memory:  # it has no guest
                 taken = await storage.snapshot(volume, alone=True)
             else:
                 taken = await self._freeze_and_take(storage, volume, runtime.group(volume.name), is_frozen=is_frozen)
-            await failpoints.reach("snapshot: layer made")
-            await marked
-            await failpoints.reach("snapshot: begun")
             # Nobody writes to what is closed: the disk can have it while the guest is moved.
             synced = None if taken.is_on_disk else asyncio.ensure_future(storage.sync())
+            marked = asyncio.ensure_future(self._history.begin(session_id, SNAPSHOT))
             try:
+                await failpoints.reach("snapshot: layer made")
+                await marked
+                await failpoints.reach("snapshot: begun")
                 if taken.volume != volume:
                     session.volume = taken.volume
                     if not session.row.memory:
@@ -317,9 +318,10 @@ class Turns:
             await group.resume()
 
     async def _undo(
-        self, session: Session, volume: Volume, taken: Taken | None, marked: "asyncio.Future[None]"
+        self, session: Session, volume: Volume, taken: Taken | None, marked: "asyncio.Future[None] | None"
     ) -> None:
-        await asyncio.gather(marked, return_exceptions=True)
+        if marked is not None:
+            await asyncio.gather(marked, return_exceptions=True)
         moved = session.volume != volume
         session.volume = volume
         if moved and not session.row.memory:

@@ -13,3 +13,6 @@ class NetworkMode(StrEnum):
 class NetworkPolicy:
     mode: NetworkMode = NetworkMode.LOOPBACK
     domains: tuple[str, ...] = ()
+
+
+LOOPBACK = NetworkPolicy()

@@ -16,8 +16,8 @@ from sandlot.model.errors import (
     SessionPaused,
 )
 from sandlot.model.ids import check_id, check_labels, check_session_id
-from sandlot.model.network import NetworkPolicy
-from sandlot.model.resources import Resources
+from sandlot.model.network import LOOPBACK, NetworkPolicy
+from sandlot.model.resources import NO_LIMITS, Resources
 from sandlot.model.template import BUILTIN, check_template
 from sandlot.model.volume import Mount, check_mounts
 
@@ -109,11 +109,11 @@ class SessionSpec:
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     envs: Mapping[str, str] = field(default_factory=dict[str, str])
     user: str | None = None  # None: the template's own
-    resources: Resources = field(default_factory=Resources)
+    resources: Resources = NO_LIMITS
     timeout_s: float = limits.SESSION_LIFETIME_S
     on_expiry: OnExpiry = OnExpiry.DESTROY
     idle_timeout_s: float | None = None  # paused after so long without a call or a file verb, woken by the next
-    network: NetworkPolicy = field(default_factory=NetworkPolicy)
+    network: NetworkPolicy = LOOPBACK
     secrets: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     ports: tuple[int, ...] = ()
     mounts: tuple[Mount, ...] = ()  # volumes, and directories of the machine that its operator allows
@@ -127,14 +127,17 @@ class SessionSpec:
             check_session_id(self.session_id)
         if self.request_id is not None:
             check_id("request", self.request_id)
-        check_template(self.template)
+        if self.template != BUILTIN:
+            check_template(self.template)
         if self.snapshot is not None:
             session_id, _, name = self.snapshot.partition("/")
             check_session_id(session_id)
             check_id("snapshot", name)
-        check_labels(self.labels)
-        limits.at_most("environment variables", len(self.envs), limits.ARGUMENTS_MAX)
-        check_envs(self.envs)
+        if self.labels:
+            check_labels(self.labels)
+        if self.envs:
+            limits.at_most("environment variables", len(self.envs), limits.ARGUMENTS_MAX)
+            check_envs(self.envs)
         check_text("user", self.user or "")
         if self.user is not None and (not self.user or "\0" in self.user or len(self.user) > 63):
             raise InvalidArgument("user must be a name or a number of 1 to 63 characters")
@@ -142,7 +145,8 @@ class SessionSpec:
         if self.idle_timeout_s is not None:
             limits.within("idle_timeout_s", self.idle_timeout_s, 0.001, limits.SESSION_LIFETIME_S_MAX)
         limits.within("queue_timeout_s", self.queue_timeout_s, 0.0, limits.QUEUE_TIMEOUT_S_MAX)
-        check_mounts(self.mounts)
+        if self.mounts:
+            check_mounts(self.mounts)
         for port in self.ports:
             limits.within("port", port, 1, 65535)
 

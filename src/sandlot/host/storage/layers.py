@@ -19,7 +19,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import AsyncGenerator, Generator, Iterable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 from sandlot.contracts.storage import Shown, Taken, Volume
@@ -51,6 +51,7 @@ _log = logging.getLogger("sandlot.host")
 _OURS = re.compile(r"[vlm]-[0-9a-f]+")
 _MERGE_PAUSE_S = 0.002  # between two steps: it must not take the processor from those who wait for something
 _END = object()
+_KNOWN = 4096  # layers whose names and paths are remembered
 
 
 class LayersStorage:
@@ -71,6 +72,7 @@ class LayersStorage:
         self._sizes: dict[str, int] = {}  # of closed layers, which do not change
         self._spares = Spares(data / "spares", _make_empty)
         self._merged = MergedLayers(self._volumes)
+        self._uppers: dict[str, Path] = {}  # each turn goes through a row of up to a hundred
         self._merging = asyncio.Lock()
         self._unmergeable: set[tuple[str, ...]] = set()
         self.is_attached = False
@@ -181,7 +183,14 @@ class LayersStorage:
         return self._paths(apart)
 
     def _paths(self, row: Iterable[str]) -> tuple[Path, ...]:
-        return tuple(self._volumes / layer / "u" for layer in row)
+        return tuple(map(self._upper, row))
+
+    def _upper(self, layer: str) -> Path:
+        if layer not in self._uppers:
+            if len(self._uppers) >= _KNOWN:
+                self._uppers.clear()
+            self._uppers[layer] = self._volumes / layer / "u"
+        return self._uppers[layer]
 
     def _make_layer(self, name: str, *, again: bool = False) -> None:
         path = f"{self._volumes}/{name}"
@@ -350,7 +359,12 @@ def _is_ours(entry: "os.DirEntry[str]") -> bool:
 
 def _layers(text: str) -> list[str]:
     """Checked: the text comes from the journal, and becomes paths."""
-    return [check_id("layer", layer) for layer in text.split(",") if layer]
+    return [_checked(layer) for layer in text.split(",") if layer]
+
+
+@lru_cache(_KNOWN)
+def _checked(layer: str) -> str:
+    return check_id("layer", layer)
 
 
 def _not_shared(one: Sequence[str], other: Sequence[str]) -> list[str]:
