@@ -132,8 +132,9 @@ def test_ports_and_terminals_are_written_down_without_what_goes_through(data_dir
     assert (asked, done) == ({"port": 3000}, {"sent_bytes": 26, "received_bytes": heard})
     for visitor in (f"{who}~preview", "anybody"):
         visits = pairs("connect_port", visitor)
-        assert visits, visitor
-        assert all(asked == {"port": 3000} and done["received_bytes"] > 100 for asked, done in visits)
+        assert all(asked == {"port": 3000} for asked, _ in visits)
+        # One that only looked whether a slow program is still there heard nothing.
+        assert sum(done["received_bytes"] for _, done in visits) > 100, visitor
     ((asked, done),) = pairs("write_terminal", who)
     assert (asked, done) == ({"terminal_id": pty.id}, {"sent_bytes": len(words) + 2})
     assert pairs("attach_terminal", who)[-1][0] == {"terminal_id": pty.id}
