@@ -289,6 +289,29 @@ async def test_what_is_frozen_when_engine_and_keeper_die_is_ended_by_the_next_en
         await clean_up(host)
 
 
+async def test_what_is_frozen_of_a_data_directory_that_is_gone_is_ended_by_any_engine(
+    settings: Settings, tmp_path: Path
+) -> None:
+    other = replace(settings, data=tmp_path / "other")
+    other.data.mkdir(mode=0o700)
+    async with build(settings) as host:
+        session_id = await make(host)
+        marked = await busy(host, session_id)
+        await host.pause(PauseRequest(session_id))
+        keeper = host.keeper_pid
+    os.kill(keeper, signal.SIGKILL)
+    async with build(other):
+        assert await marked.is_still(), "its own engine may come"
+        assert marked.pids()
+    settings.data.rename(tmp_path / "gone")
+    try:
+        async with build(other), asyncio.timeout(SOON_S):
+            while marked.pids():  # noqa: ASYNC110 - the kernel tells nobody
+                await asyncio.sleep(0.02)
+    finally:
+        (tmp_path / "gone").rename(settings.data)
+
+
 DYING = """
 import asyncio, os, signal, sys
 from sandlot.config.settings import load

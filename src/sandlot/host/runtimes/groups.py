@@ -13,6 +13,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from sandlot.contracts.runtime import Hits, Used
+from sandlot.host.runtimes.abandoned import end_abandoned, note
 from sandlot.host.runtimes.controllers import Controllers
 from sandlot.host.runtimes.hierarchies import find_hierarchies, freezing, hand_down, home, offered, read, weighs
 from sandlot.host.runtimes.usage import read_used
@@ -164,6 +165,7 @@ class Groups:
         except OSError as error:
             self.reason = f"{base} cannot be made: {error.strerror}"
             return
+        note(base, self._data)
         self._base, self._version, self.reason = base, hierarchy.version, ""
         is_new = hierarchy.version == 2
         given = hand_down(base) if is_new else frozenset[str]()
@@ -265,6 +267,9 @@ class Groups:
         """Remove what earlier engines left, with whatever is in it."""
         for name in self.strays(known):
             await self.end(name)
+        if self._base is not None:
+            for place in {base.parent for base in (self._base, *self.controllers.bases())}:
+                await asyncio.to_thread(end_abandoned, place)
 
     def strays(self, known: Collection[str]) -> list[str]:
         """Names of groups without a guest."""
