@@ -90,7 +90,7 @@ def class_lines(node: ast.ClassDef, source: str) -> list[str]:
 
 def is_shown(member: ast.FunctionDef | ast.AsyncFunctionDef, owner: ast.ClassDef) -> bool:
     marks = {ast.unparse(mark) for mark in member.decorator_list}
-    if "property" in marks or (member.name in ("of", "run", "ask", "host", "portal") and owner.name == "Client"):
+    if "property" in marks or (member.name in ("of", "run", "host", "portal") and owner.name == "Client"):
         return False
     if member.name == "of" or member.name.startswith("_"):
         return False

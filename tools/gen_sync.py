@@ -220,7 +220,7 @@ def write_body(node: ast.FunctionDef | ast.AsyncFunctionDef, owner: ast.ClassDef
         # A fork has no portal to run it in, and nothing to do.
         return (
             "if not self._inner.client.is_inherited:\n"
-            f"    {runner('self._inner.client', node)}(self._inner.__aexit__(*_exception))"
+            "    self._inner.client.portal.run(self._inner.__aexit__(*_exception))"
         )
     if node.name == "__repr__":
         return f'return repr(self._inner).replace("{owner.name}", type(self).__name__, 1)'
@@ -231,34 +231,24 @@ def write_body(node: ast.FunctionDef | ast.AsyncFunctionDef, owner: ast.ClassDef
     if "classmethod" in marks and returns.startswith("AsyncGenerator"):
         return f"return _iterate(client or default_client(), {owner.name}.{call})"
     if "classmethod" in marks:
-        run = f"{runner('(client or default_client())', node)}({owner.name}.{call})"
+        run = f"(client or default_client()).portal.run({owner.name}.{call})"
         return f"return cls.of({run})" if returns == "Self" else f"return {run}"
     if returns.startswith("AsyncGenerator") and isinstance(node, ast.AsyncFunctionDef) and not is_generator(node):
         # It opens the stream first, and gives it then.
         return f"return _iterate(self._inner.client, self._inner.client.portal.run(self._inner.{call}))"
     if "iterate_in_portal" in marks or returns.startswith("AsyncGenerator"):
         return f"return _iterate(self._inner.client, self._inner.{call})"
-    where = runner("self._inner.client", node)
-    run = f"{where}(self._inner.{call})"
+    run = f"self._inner.client.portal.run(self._inner.{call})"
     if returns == "None":
         return run
     if returns == "builtins.list[Self]":
         return f"return [type(self).of(one) for one in {run}]"
     if "|" in returns and "Async" in returns:
         # Which overload it is depends on values: the types are those of the overloads above.
-        return f"inner: Any = self._inner\nreturn _sync(self._inner.client, {where}(inner.{call}))"
+        return (
+            f"inner: Any = self._inner\nreturn _sync(self._inner.client, self._inner.client.portal.run(inner.{call}))"
+        )
     return f"return {TYPES[returns]}.of({run})" if returns in TYPES else f"return {run}"
-
-
-def runner(client: str, node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    """What takes the coroutine of a method to its end, as `asks` and `straight` say."""
-    for mark in node.decorator_list:
-        if ast.unparse(mark) == "asks":
-            return f"{client}.ask"
-        if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "straight":
-            unless = ast.literal_eval(mark.keywords[0].value) if mark.keywords else ""
-            return f"({client}.portal.run if {unless} else {client}.ask)" if unless else f"{client}.ask"
-    return f"{client}.portal.run"
 
 
 def is_generator(node: ast.AsyncFunctionDef) -> bool:

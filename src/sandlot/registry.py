@@ -20,7 +20,6 @@ class Row:
 _ELSEWHERE = "the engine needs Linux; elsewhere use a server"
 ROWS = (
     Row("sdk", "portal", "sandlot.sdk.portal:portal", "report it"),
-    Row("sdk", "lane", "sandlot.sdk.lane:Lane", "report it"),
     Row("sdk", "engines", "sandlot.sdk.engines:engines", "report it"),
     Row("sdk", "workspace", "sandlot.sdk.workspace:Workspace", "report it"),
     Row("sdk", "fill", "sandlot.sdk.workspace:fill", "report it"),

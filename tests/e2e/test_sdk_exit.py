@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from sandlot import CallState, Client, Sandbox, SessionState
-from tests.serving import server
 from tests.unit.sdk.stage import directory, environment, program, run_program
 
 SOON_S = 8.0
@@ -231,38 +230,3 @@ def test_ctrl_c(name: str, data: Path) -> None:
     assert said.split("\n") == ["usable yes", "gone True", "left []", ""]
     assert child.returncode == -signal.SIGINT
     assert complaint.splitlines()[-1] == "KeyboardInterrupt"
-
-
-SERVED = """
-def tell():
-    while not Sandbox('gone').files.exists('ready'):
-        time.sleep(0.05)
-    say('ready')
-
-try:
-    with make(id='gone') as s:
-        threading.Thread(target=tell).start()
-        try:
-            s.commands.run("touch ready; sleep 6104 & wait")
-        except KeyboardInterrupt:
-            say("usable", s.commands.run("echo yes").stdout.strip())
-            say("gone", gone("6104"))
-            raise
-finally:
-    say("left", Sandbox.list())
-"""
-
-
-def test_ctrl_c_while_a_server_is_asked(data: Path) -> None:
-    """From the thread that waits for it, without a portal: the command ends all the same."""
-    with server(data) as one:
-        words = program(data, GONE + SERVED)
-        env = environment(data) | {"SANDLOT_URL": f"http://127.0.0.1:{one.port}"}
-        with subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
-            assert child.stdout
-            assert child.stdout.readline() == "ready\n"
-            child.send_signal(signal.SIGINT)
-            said, complaint = child.communicate(timeout=60)
-    assert said.split("\n") == ["usable yes", "gone True", "left []", ""]
-    assert child.returncode == -signal.SIGINT
-    assert "KeyboardInterrupt" in complaint.splitlines()

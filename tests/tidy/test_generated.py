@@ -13,7 +13,7 @@ from tools import gen_opensandbox, gen_sync, gen_wire
 RUFF = Path(sys.executable).with_name("ruff")
 pytestmark = pytest.mark.skipif(not RUFF.exists(), reason="ruff is not installed beside this Python")
 
-KILL = "    @asks\n    async def kill(self) -> bool:"
+KILL = "    @in_portal\n    async def kill(self) -> bool:"
 
 
 @pytest.fixture

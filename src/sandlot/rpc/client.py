@@ -51,8 +51,7 @@ from sandlot.rpc.messages import AnyMessage
 from sandlot.rpc.remote import RemoteCall, RemoteExport, RemoteTool
 from sandlot.rpc.remote_files import RemoteFiles, batches, upload
 from sandlot.rpc.remote_programs import RemotePrograms
-from sandlot.rpc.straight import StraightPool
-from sandlot.rpc.transport import Place, Pool
+from sandlot.rpc.transport import Pool
 
 
 class HostClient:
@@ -62,9 +61,7 @@ class HostClient:
     noticed: what can be repeated is repeated, streams go on where they were. Everything else raises Unavailable when it
     is not known whether it was done.
 
-    `tls` says which servers are trusted, and who the client is. With `is_straight` verbs wait in the thread that
-    asks, and need no loop; those that send streams are left out, and so is TLS. Raises InvalidArgument for what is no
-    URL."""
+    `tls` says which servers are trusted, and who the client is. Raises InvalidArgument for what is no URL."""
 
     def __init__(
         self,
@@ -74,14 +71,12 @@ class HostClient:
         headers: Mapping[str, str] | None = None,
         tls: ssl.SSLContext | None = None,
         reconnect_s: float = limits.RECONNECT_S,
-        is_straight: bool = False,
     ) -> None:
         told = {"x-api-version": "1", **(headers or {})}
         if api_key is not None:
             told["authorization"] = f"Bearer {api_key}"
         self.url = url
-        place = Place(url, told)
-        self._pool = StraightPool(place) if is_straight else Pool(place, tls)
+        self._pool = Pool(url, told, tls)
         self._link = Link(self._pool, url, reconnect_s)
         self._ask = ask = Asking(self._link)
         files, programs = RemoteFiles(ask), RemotePrograms(ask)

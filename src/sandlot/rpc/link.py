@@ -1,8 +1,8 @@
 """Procedures as a client asks them: what may be repeated is repeated, what was cut off is opened again."""
 
+import asyncio
 import json
 import random
-import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from typing import Any, cast
@@ -11,7 +11,6 @@ from sandlot import tracing
 from sandlot.model import DeadlineExceeded, NotFound, SandlotError, Unavailable, limits
 from sandlot.rpc import errors
 from sandlot.rpc.messages import PROCEDURES, AnyMessage
-from sandlot.rpc.straight import StraightPool
 from sandlot.rpc.transport import Cut, Pool, Response, Unreached
 
 _ANSWER_BYTES_MAX = 4 * limits.MESSAGE_BYTES_MAX
@@ -97,7 +96,7 @@ class Incoming:
 class Link:
     """One server."""
 
-    def __init__(self, pool: Pool | StraightPool, where: str, reconnect_s: float) -> None:
+    def __init__(self, pool: Pool, where: str, reconnect_s: float) -> None:
         self._pool = pool
         self._where = where
         self._reconnect_s = reconnect_s
@@ -108,7 +107,7 @@ class Link:
         body, tries = message.to_binary(), Tries(self, name in REPEATABLE or name in GONE_IS_DONE)
         deadline = timeout_s if timeout_s is not None or name in _WAITS else limits.ANSWER_S
         try:
-            async with self._pool.within(deadline):
+            async with asyncio.timeout(deadline):
                 while True:
                     try:
                         return await self._ask_once(name, body)
@@ -203,9 +202,6 @@ class Link:
             f"{self._where} went away: {error}", next_step="look whether what was asked for was done; ask again"
         )
 
-    async def pause(self, seconds: float) -> None:
-        await self._pool.pause(seconds)
-
     def patience_s(self) -> float:
         """A server that was never there is not waited for."""
         return self._reconnect_s if self._was_reached else 0.0
@@ -224,12 +220,12 @@ class Tries:
     async def failed(self, error: Cut | Unreached) -> None:
         """Wait before the next one. Raises Unavailable when there is none."""
         self.was_cut = self.was_cut or isinstance(error, Cut)
-        now = time.monotonic()
+        now = asyncio.get_running_loop().time()
         if self._until is None:
             self._until = now + self._link.patience_s()
         if (isinstance(error, Cut) and not self._repeatable) or now >= self._until:
             raise self._link.lost(error) from None
-        await self._link.pause(self._backoff_s * random.uniform(0.5, 1.0))
+        await asyncio.sleep(self._backoff_s * random.uniform(0.5, 1.0))
         self._backoff_s = min(self._backoff_s * 2, _BACKOFF_S_MAX)
 
 

@@ -7,9 +7,9 @@ import asyncio
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, suppress
-from typing import Protocol, cast
+from collections.abc import AsyncIterable, Mapping
+from contextlib import suppress
+from typing import cast
 from urllib.parse import unquote, urlsplit
 
 import httptools
@@ -18,8 +18,8 @@ from sandlot.model import InvalidArgument, limits
 
 _HIGH_WATER = 1024 * limits.KIB
 _LOW_WATER = 256 * limits.KIB
-IDLE_S = 4.0  # that a connection may have waited when it is used again; many servers end one after five seconds
-IDLE_MAX = 256  # connections that are kept
+_IDLE_S = 4.0  # that a connection may have waited when it is used again; many servers end one after five seconds
+_IDLE_MAX = 256  # connections that are kept
 _HEADER_BYTES_MAX = 64 * limits.KIB
 # A peer that has vanished is noticed within half a minute.
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
@@ -33,23 +33,11 @@ class Cut(Exception):
     """The connection ended before the answer did; the request may have been carried out."""
 
 
-class Bearer(Protocol):
-    """The connection that an answer comes on."""
-
-    def abort(self) -> None: ...
-
-    def pause_reading(self) -> None: ...
-
-    def resume_reading(self) -> None: ...
-
-
 class Response:
     """An answer on its way. Read to its end, its connection is used again."""
 
-    def __init__(self, connection: "Bearer", pump: Callable[[], None] | None = None) -> None:
-        """`pump` waits for more without a loop, and feeds it."""
+    def __init__(self, connection: "Connection") -> None:
         self._connection = connection
-        self._pump = pump
         self._chunks: list[bytes] = []
         self._size = 0
         self._is_paused = False
@@ -94,9 +82,6 @@ class Response:
     async def _wait(self) -> None:
         if self._error is not None:
             raise self._error
-        if self._pump is not None:
-            self._pump()
-            return
         self._waiter = asyncio.get_running_loop().create_future()
         try:
             await self._waiter
@@ -122,57 +107,13 @@ class Response:
             self._waiter.set_result(None)
 
 
-class Reading:
-    """Answers out of what comes on a connection; `answered` is told whether it can be used again."""
-
-    def __init__(self, answered: Callable[[bool], None]) -> None:
-        self._answered = answered
-        self._parser = httptools.HttpResponseParser(self)
-        self._header_bytes = 0
-        self.response: Response | None = None
-
-    def feed(self, data: bytes) -> None:
-        """Raises Cut for what is no HTTP."""
-        try:
-            self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            raise Cut(f"this is no HTTP: {error}") from None
-
-    # ---- httptools ---------------------------------------------------------------------------------------------
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._header_bytes += len(name) + len(value)
-        if self._header_bytes > _HEADER_BYTES_MAX:
-            raise httptools.HttpParserError("the headers are too large")
-        if self.response is not None:
-            self.response.headers[name.lower().decode("latin-1")] = value.decode("latin-1")
-
-    def on_headers_complete(self) -> None:
-        self._header_bytes = 0
-        status = self._parser.get_status_code()
-        if self.response is not None and status >= 200:
-            self.response.status = status
-            self.response.wake()
-
-    def on_body(self, body: bytes) -> None:
-        if self.response is not None:
-            self.response.feed(body)
-
-    def on_message_complete(self) -> None:
-        response = self.response
-        if response is None or not response.status:
-            return
-        self.response = None
-        response.is_complete = True
-        self._answered(self._parser.should_keep_alive())
-        response.wake()
-
-
 class Connection(asyncio.Protocol):
     def __init__(self, pool: "Pool") -> None:
         self._pool = pool
         self._transport: asyncio.Transport | None = None
-        self._reading = Reading(self._answered)
+        self._response: Response | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._header_bytes = 0
         self._can_write: asyncio.Event | None = None
         self.is_lost = False
         self.is_sending = False  # a request that is not sent to its end: nothing can follow it
@@ -182,7 +123,7 @@ class Connection(asyncio.Protocol):
         """Raises Unreached."""
         if self.is_lost or self._transport is None or self._transport.is_closing():
             raise Unreached("the connection has ended")
-        self._reading.response = response = Response(self)
+        self._response = response = Response(self)
         self._transport.write(data)
         return response
 
@@ -218,9 +159,9 @@ class Connection(asyncio.Protocol):
         self.is_lost = True
         self._pool.forget(self)
         self.resume_writing()
-        response, self._reading.response = self._reading.response, None
-        if response is not None:
-            response.fail(Cut(f"the connection ended: {exc}" if exc else "the connection ended"))
+        if self._response is not None:
+            self._response.fail(Cut(f"the connection ended: {exc}" if exc else "the connection ended"))
+            self._response = None
 
     def pause_writing(self) -> None:
         self._can_write = asyncio.Event()
@@ -232,76 +173,79 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         try:
-            self._reading.feed(data)
-        except Cut as error:
-            if self._reading.response is not None:
-                self._reading.response.fail(error)
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            if self._response is not None:
+                self._response.fail(Cut(f"this is no HTTP: {error}"))
             self.abort()
 
-    def _answered(self, keeps: bool) -> None:
-        if keeps and not self.is_sending:
+    # ---- httptools ---------------------------------------------------------------------------------------------
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._header_bytes += len(name) + len(value)
+        if self._header_bytes > _HEADER_BYTES_MAX:
+            raise httptools.HttpParserError("the headers are too large")
+        if self._response is not None:
+            self._response.headers[name.lower().decode("latin-1")] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        self._header_bytes = 0
+        status = self._parser.get_status_code()
+        if self._response is not None and status >= 200:
+            self._response.status = status
+            self._response.wake()
+
+    def on_body(self, body: bytes) -> None:
+        if self._response is not None:
+            self._response.feed(body)
+
+    def on_message_complete(self) -> None:
+        response = self._response
+        if response is None or not response.status:
+            return
+        self._response = None
+        response.is_complete = True
+        if self._parser.should_keep_alive() and not self.is_sending:
             self._pool.keep(self)
         elif self._transport is not None:
             self._transport.close()
+        response.wake()
 
 
-class Place:
-    """Where a server is, and what stands in the head of each request. `unix:///path`, `http://host:port` or
-    `https://host:port`. Raises InvalidArgument."""
+class Pool:
+    """Connections to one server. `unix:///path`, `http://host:port` or `https://host:port`."""
 
-    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
+    def __init__(self, url: str, headers: Mapping[str, str], tls: ssl.SSLContext | None = None) -> None:
         parts = urlsplit(url)
-        self.path = ""
-        self.is_secret = parts.scheme == "https"
+        self._path = ""
+        self._ssl: ssl.SSLContext | None = None
         if parts.scheme == "unix":
-            self.path = unquote(parts.netloc + parts.path)
-            self.name, self.port = "localhost", 0
+            self._path = unquote(parts.netloc + parts.path)
+            self._name, self._port = "localhost", 0
         elif parts.scheme in ("http", "https") and parts.hostname:
-            self.name, self.port = parts.hostname, parts.port or {"http": 80, "https": 443}[parts.scheme]
+            self._name, self._port = parts.hostname, parts.port or {"http": 80, "https": 443}[parts.scheme]
+            if parts.scheme == "https":
+                self._ssl = tls or ssl.create_default_context()
         else:
             raise InvalidArgument(
                 f"{url[:100]!r} is no address of a server",
                 next_step="give http://HOST:PORT, https://HOST:PORT or unix:///PATH",
             )
-        self._prefix = parts.path.rstrip("/") if not self.path else ""
-        host = f"[{self.name}]" if ":" in self.name else self.name
-        told = {"host": f"{host}:{self.port}" if self.port else host, "user-agent": "sandlot", **headers}
+        self._prefix = parts.path.rstrip("/") if not self._path else ""
+        host = f"[{self._name}]" if ":" in self._name else self._name
+        told = {"host": f"{host}:{self._port}" if self._port else host, "user-agent": "sandlot", **headers}
         self._headers = "".join(f"{name}: {_header(value)}\r\n" for name, value in told.items())
-        self._heads: dict[tuple[str, str], bytes] = {}
-
-    def head(self, path: str, content_type: str) -> bytes:
-        """All of it but what says how long the body is."""
-        head = self._heads.get((path, content_type))
-        if head is None:
-            line = f"POST {self._prefix}{path} HTTP/1.1\r\n{self._headers}content-type: {content_type}\r\n"
-            head = self._heads[path, content_type] = line.encode()
-        return head
-
-    def request(self, path: str, content_type: str, body: bytes, more: str) -> bytes:
-        """`more`: header lines."""
-        return b"%scontent-length: %d\r\n%s\r\n%s" % (self.head(path, content_type), len(body), more.encode(), body)
-
-
-class Pool:
-    """Connections to one server."""
-
-    def __init__(self, place: Place, tls: ssl.SSLContext | None = None) -> None:
-        self._place = place
-        self._ssl = (tls or ssl.create_default_context()) if place.is_secret else None
         self._idle: list[Connection] = []
         self._all: set[Connection] = set()
+        self._heads: dict[tuple[str, str], bytes] = {}
         self._is_closed = False
-
-    def within(self, deadline_s: float | None) -> AbstractAsyncContextManager[object]:
-        """What is done inside raises TimeoutError when the time is up."""
-        return asyncio.timeout(deadline_s)
-
-    async def pause(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
 
     async def post(self, path: str, content_type: str, body: bytes, more: str = "") -> Response:
         """`more`: header lines. Raises Unreached, Cut."""
-        data = self._place.request(path, content_type, body, more)
+        head = self._heads.get((path, content_type))
+        if head is None:
+            head = self._heads[path, content_type] = self._head(path, content_type)
+        data = b"%scontent-length: %d\r\n%s\r\n%s" % (head, len(body), more.encode(), body)
         while idle := self._take_idle():
             with suppress(Unreached):
                 return idle.send(data)
@@ -309,7 +253,7 @@ class Pool:
 
     async def post_stream(self, path: str, content_type: str, pieces: AsyncIterable[bytes]) -> Response:
         """Raises Unreached, Cut, and what `pieces` raises: then the request is broken off."""
-        head = self._place.head(path, content_type) + b"transfer-encoding: chunked\r\n\r\n"
+        head = self._head(path, content_type) + b"transfer-encoding: chunked\r\n\r\n"
         connection = await self._connect()
         response = connection.send(head)
         connection.is_sending = True
@@ -329,11 +273,14 @@ class Pool:
             raise
         return response
 
+    def _head(self, path: str, content_type: str) -> bytes:
+        return f"POST {self._prefix}{path} HTTP/1.1\r\n{self._headers}content-type: {content_type}\r\n".encode()
+
     def _take_idle(self) -> Connection | None:
         while self._idle:
             connection = self._idle.pop()
             if not connection.is_lost:
-                if time.monotonic() - connection.idle_since < IDLE_S:
+                if time.monotonic() - connection.idle_since < _IDLE_S:
                     return connection
                 connection.abort()
         return None
@@ -345,20 +292,20 @@ class Pool:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(limits.CONNECT_S):
-                if self._place.path:
-                    _, connection = await loop.create_unix_connection(lambda: Connection(self), self._place.path)
+                if self._path:
+                    _, connection = await loop.create_unix_connection(lambda: Connection(self), self._path)
                 else:
                     transport, connection = await loop.create_connection(
-                        lambda: Connection(self), self._place.name, self._place.port, ssl=self._ssl
+                        lambda: Connection(self), self._name, self._port, ssl=self._ssl
                     )
-                    tune(transport.get_extra_info("socket"))
+                    _tune(transport)
         except (OSError, TimeoutError) as error:
             raise Unreached(str(error) or "it does not take connections") from error
         self._all.add(connection)
         return connection
 
     def keep(self, connection: Connection) -> None:
-        if self._is_closed or len(self._idle) >= IDLE_MAX:
+        if self._is_closed or len(self._idle) >= _IDLE_MAX:
             connection.abort()
             return
         connection.idle_since = time.monotonic()
@@ -382,8 +329,8 @@ def _header(value: str) -> str:
     return value
 
 
-def tune(sock: socket.socket) -> None:
-    """One over TCP."""
+def _tune(transport: asyncio.BaseTransport) -> None:
+    sock: socket.socket = transport.get_extra_info("socket")
     with suppress(OSError):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

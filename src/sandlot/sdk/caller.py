@@ -2,10 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Protocol, cast
-
-if TYPE_CHECKING:
-    from sandlot.contracts import Host
+from typing import Any, Protocol, cast
 
 
 class Caller(Protocol):
@@ -21,8 +18,6 @@ class Caller(Protocol):
 
 
 CALLER: ContextVar[Caller | None] = ContextVar("sandlot_caller", default=None)
-LANE: "ContextVar[Host | None]" = ContextVar("sandlot_lane", default=None)
-"""The host that is asked from this very thread, while that is done."""
 
 
 async def call_back(function: Callable[..., Any], *args: object) -> Any:

@@ -1,7 +1,6 @@
 """Where sandboxes are made: the engine of one data directory, shared by everything in the process that uses it."""
 
 import os
-import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from pathlib import Path
@@ -27,19 +26,17 @@ from sandlot.model import (
     limits,
     token_of_key,
 )
-from sandlot.sdk.caller import LANE, call_back
+from sandlot.sdk.caller import call_back
 from sandlot.sdk.whole_file import write_whole
 
 if TYPE_CHECKING:
     import asyncio
 
     from sandlot.sdk.engines import Release
-    from sandlot.sdk.lane import Lane
     from sandlot.sdk.portal import Portal
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class Client:
@@ -75,8 +72,6 @@ class Client:
         self._portal: Portal | None = registry.load("sdk", "portal")() if host is None or on_portal else None
         self._host: Host | None = host
         self._release: Release | None = None
-        self._lane: Lane | None = None
-        self._lane_lock = threading.Lock()
         self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
         self._closed = False
 
@@ -105,28 +100,8 @@ class Client:
         """Whether this process is a fork of the one that the client belongs to."""
         return self._portal is not None and self._portal.pid != os.getpid()
 
-    def ask(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """For the sync face, what does nothing but ask the host and wait: a server is asked from this thread, an engine
-        in the portal."""
-        lane = self._lane or self._open_lane()
-        if lane is None or self.is_inherited or self.portal.is_here():
-            return self.portal.run(work)
-        return lane.run(work)
-
-    def _open_lane(self) -> "Lane | None":
-        remote = self._remote
-        if remote is None or remote.url.startswith("https:"):
-            return None
-        with self._lane_lock:
-            if self._lane is None and not self._closed:
-                host = registry.load("host", "client")(remote.url, api_key=remote.api_key, is_straight=True)
-                self._lane = registry.load("sdk", "lane")(host)
-            return self._lane
-
     async def run(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Where the host lives."""
-        if LANE.get() is not None:
-            return await work
         return await (work if self._portal is None else self._portal.run_async(work))
 
     async def host(self) -> Host:
@@ -134,8 +109,6 @@ class Client:
         it is closed, InvalidArgument, DataDirectoryHeld, Unavailable, CapabilityNotSupported."""
         if self._closed:
             raise InvalidState("the client is closed", next_step="make another one")
-        if (asked := LANE.get()) is not None:
-            return asked
         if self._portal is not None:
             self._portal.enlist(self._tasks)
         if self._host is not None:
@@ -299,12 +272,6 @@ class Client:
 
     async def _close(self) -> None:
         self._closed, self._host = True, None
-        with self._lane_lock:
-            lane, self._lane = self._lane, None
-        if lane is not None:
-            import asyncio  # as everywhere in the SDK, not before it is used
-
-            await asyncio.to_thread(lane.close)
         if self._portal is not None:
             await self._portal.break_off(self._tasks)
         release, self._release = self._release, None
@@ -357,21 +324,6 @@ def in_portal(
         return await self.client.run(function(self, *args, **kwargs))
 
     return _in_place_of(function, run)
-
-
-asks = in_portal
-"""The same for one that does nothing but ask the host and wait: see `straight`."""
-
-
-def straight(unless: str = "") -> Callable[[_F], _F]:
-    """A method that does nothing but ask the host and wait, unless this is true of its arguments. The sync face asks it
-    from the thread of its caller, where there is a server."""
-    del unless  # for `tools/gen_sync.py`, which reads it
-    return _as_it_is
-
-
-def _as_it_is(function: _F) -> _F:
-    return function
 
 
 def iterate_in_portal(

@@ -23,7 +23,7 @@ from sandlot.model import (
     limits,
 )
 from sandlot.sdk.caller import call_back
-from sandlot.sdk.client import Client, asks, in_portal, iterate_in_portal, straight
+from sandlot.sdk.client import Client, in_portal, iterate_in_portal
 from sandlot.sdk.content import to_bytes
 from sandlot.sdk.results import CommandOutput, CommandResult
 
@@ -180,7 +180,6 @@ class AsyncCommands:
         id: str | None = None,
     ) -> AsyncCommand: ...
 
-    @straight(unless="stdin is not False or on_stdout or on_stderr")
     async def run(
         self,
         cmd: str | Sequence[str],
@@ -292,7 +291,7 @@ class AsyncCommands:
         self._shell = max(self._shell, at + 1)
         return _SHELLS[at + 1]
 
-    @asks
+    @in_portal
     async def list(self) -> list[CallRecord]:
         """The commands of the sandbox, oldest first, those that have ended too."""
         return list(await (await self.client.host()).calls(self._sandbox_id))

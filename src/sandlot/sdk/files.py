@@ -41,7 +41,7 @@ from sandlot.model import (
     Usage,
     limits,
 )
-from sandlot.sdk.client import Client, asks, in_portal, iterate, straight, take
+from sandlot.sdk.client import Client, in_portal, iterate, take
 from sandlot.sdk.content import Content, pieces_of
 
 
@@ -86,7 +86,6 @@ class AsyncFiles:
         user: str | None = None,
     ) -> AsyncGenerator[bytes]: ...
 
-    @straight(unless='format == "stream"')
     async def read(
         self,
         path: str,
@@ -130,7 +129,6 @@ class AsyncFiles:
             async for piece in stream:
                 yield piece
 
-    @straight(unless="not isinstance(data, str | bytes) or len(data) > limits.PIECE_BYTES // 4")
     @in_portal
     async def write(
         self, path: str, data: Content, *, mode: int | None = None, parents: bool = True, user: str | None = None
@@ -365,13 +363,12 @@ class AsyncFiles:
                     )
         return found if paged else sorted(found, key=lambda info: info.path.split("/"))
 
-    @asks
+    @in_portal
     async def stat(self, path: str, *, follow: bool = True, user: str | None = None) -> FileInfo:
         """What is there; with `follow=False`, of a link itself. Raises FileNotFound, PermissionDenied."""
         request = FileStat(self._sandbox_id, path, user, follow)
         return await (await self.client.host()).stat_file(request)
 
-    @straight()
     async def exists(self, path: str, *, user: str | None = None) -> bool:
         """Whether something is there. A link that leads nowhere is not, nor is what would lie below a file."""
         try:

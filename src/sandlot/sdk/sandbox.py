@@ -45,7 +45,7 @@ from sandlot.model import (
     limits,
 )
 from sandlot.sdk.caller import call_back, call_blocking
-from sandlot.sdk.client import Client, asks, default_client, in_portal, iterate, straight
+from sandlot.sdk.client import Client, default_client, in_portal, iterate
 from sandlot.sdk.code import AsyncCode, OnError, OnResult
 from sandlot.sdk.code_results import Execution
 from sandlot.sdk.commands import AsyncCommands, OnOutput
@@ -158,7 +158,6 @@ class AsyncSandbox:
         return f"{type(self).__name__}({self._id!r})"
 
     @classmethod
-    @straight(unless="upload is not None or git is not None")
     async def create(
         cls,
         template: str = BUILTIN,
@@ -285,18 +284,18 @@ class AsyncSandbox:
         """The same of this one, also when it is gone."""
         return iterate(self._client, events_of(self._client, EventFilter(after, self._id, follow)))
 
-    @asks
+    @in_portal
     async def info(self) -> SessionInfo:
         """All that can be told of it, the space that it takes included. Raises SessionNotFound."""
         return await (await self._client.host()).get(self._id)
 
-    @asks
+    @in_portal
     async def metrics(self, *, since: float = 0.0, limit: int = limits.SAMPLES_KEPT) -> builtins.list[SessionSample]:
         """What it used in the last hour, oldest first; the last one is of now. A sandbox that rests has fewer samples,
         and is between them as the one before says. `since`: a time as `time.time()` tells it."""
         return [*await (await self._client.host()).session_metrics(MetricsRequest(self._id, since, limit))]
 
-    @asks
+    @in_portal
     async def kill(self) -> bool:
         """End everything in it and remove it. False when it was gone already."""
         try:
@@ -305,7 +304,7 @@ class AsyncSandbox:
             return False
         return True
 
-    @asks
+    @in_portal
     async def pause(self, *, drain: float | None = None, freeze: bool = True, memory: bool = False) -> SessionInfo:
         """Everything in it stands still and keeps its state; until `resume`, commands and files raise SessionPaused.
         Commands that run may end first, for `drain` seconds (without it, for as long as the host is set to); then they
@@ -313,17 +312,17 @@ class AsyncSandbox:
         disk, and uses no memory until then; where the runtime cannot do that, CapabilityNotSupported."""
         return await (await self._client.host()).pause(PauseRequest(self._id, drain, freeze, memory))
 
-    @asks
+    @in_portal
     async def resume(self) -> SessionInfo:
         """It goes on where it stood. Raises InvalidState when its time is up."""
         return await (await self._client.host()).resume(self._id)
 
-    @asks
+    @in_portal
     async def extend(self, timeout: float) -> SessionInfo:
         """It lives for so many seconds from now on. Raises SessionNotFound, SessionDestroying."""
         return await (await self._client.host()).extend(self._id, timeout)
 
-    @asks
+    @in_portal
     async def relabel(self, labels: Mapping[str, str], remove: Sequence[str] = ()) -> SessionInfo:
         """Set labels, and take others away; all others stay. Raises InvalidArgument, LimitReached, SessionNotFound,
         SessionDestroying."""
@@ -348,7 +347,7 @@ class AsyncSandbox:
         request = PreviewRequest(self._id, port, expires_s, public)
         return (await (await self._client.host()).preview_port(request)).signed_url
 
-    @asks
+    @in_portal
     async def recover(self) -> SessionInfo:
         """Bring a sandbox that has failed back: its files as they were left, and nothing running. Raises InvalidState
         when it has not failed, SessionFailed with the new reason when it cannot be had."""
@@ -408,41 +407,40 @@ class AsyncSandbox:
 
     # ---- history -----------------------------------------------------------------------------------------------
 
-    @asks
+    @in_portal
     async def turn(self, *, request_id: str | None = None) -> Turn:
         """Close a turn: a snapshot of all files, and the record of what was done since the last one. It is durable when
         this returns. Raises InvalidState while another turn closes, RollbackInProgress, ToolsInFlight."""
         return await (await self._client.host()).turn_complete(TurnRequest(self._id, request_id))
 
-    @asks
+    @in_portal
     async def turns(self) -> builtins.list[Turn]:
         """Oldest first, with their calls and the number of changes."""
         return [*await (await self._client.host()).turns(self._id)]
 
-    @asks
+    @in_portal
     async def create_snapshot(self, name: str, *, memory: bool = False, request_id: str | None = None) -> Snapshot:
         """A point with a name of yours; it stays until you delete it. With `memory=True` it has what runs, too, which
         stands still meanwhile. Raises Conflict when the name is taken, CapabilityNotSupported, InvalidState."""
         return await (await self._client.host()).create_snapshot(SnapshotRequest(self._id, name, request_id, memory))
 
-    @asks
+    @in_portal
     async def snapshots(self) -> builtins.list[Snapshot]:
         """Those of turns and those with names, oldest first."""
         return [*await (await self._client.host()).list_snapshots(self._id)]
 
-    @asks
+    @in_portal
     async def delete_snapshot(self, name: str) -> None:
         """What others need of it stays. Raises SnapshotNotFound."""
         await (await self._client.host()).delete_snapshot(self._id, name)
 
-    @asks
+    @in_portal
     async def rollback(self, to: str | int, *, keep: bool = False) -> SessionInfo:
         """Put all files back to a snapshot or a turn, in place. What runs ends; what ran goes on, if the snapshot has
         its memory. `keep` leaves what is newer as another branch. Raises SnapshotNotFound, ToolsInFlight while someone
         waits for a command."""
         return await (await self._client.host()).rollback(RollbackRequest(self._id, str(to), keep))
 
-    @straight()
     async def fork(
         self,
         at: str | int | None = None,
@@ -457,7 +455,8 @@ class AsyncSandbox:
         """New sandboxes, all or none, that begin with the files of a snapshot or a turn, or of now; with `memory=True`
         also with what ran there. Raises SnapshotNotFound, MaxSessionsReached, LimitReached, CapabilityNotSupported,
         InvalidState when the snapshot has no memory."""
-        request = ForkRequest(self._id, None if at is None else str(at), count, labels, timeout, request_id, memory)
+        point = None if at is None else str(at)
+        request = ForkRequest(self._id, point, count, labels, timeout, request_id, memory)
 
         async def make() -> Sequence[SessionInfo]:
             return await (await self._client.host()).fork(request)
@@ -482,9 +481,9 @@ class AsyncSandbox:
     async def __aenter__(self) -> Self:
         return self
 
-    @straight()
     async def __aexit__(self, *_exception: object) -> None:
-        if not self._detach and not self._client.is_inherited:  # a fork that leaves does not take it from its parent
+        # A fork that leaves the block does not take the sandbox from its parent.
+        if not self._detach and not self._client.is_inherited:
             await self.kill()
 
 

@@ -492,7 +492,7 @@ class Commands:
         inner: Any = self._inner
         return _sync(
             self._inner.client,
-            (self._inner.client.portal.run if stdin is not False or on_stdout or on_stderr else self._inner.client.ask)(
+            self._inner.client.portal.run(
                 inner.run(
                     cmd,
                     cwd=cwd,
@@ -513,7 +513,7 @@ class Commands:
 
     def list(self) -> list[CallRecord]:
         """The commands of the sandbox, oldest first, those that have ended too."""
-        return self._inner.client.ask(self._inner.list())
+        return self._inner.client.portal.run(self._inner.list())
 
     def connect(self, id: str) -> Command:
         """A command that someone else left running, or that has ended. Raises CallNotFound."""
@@ -599,9 +599,7 @@ class Files:
         inner: Any = self._inner
         return _sync(
             self._inner.client,
-            (self._inner.client.portal.run if format == "stream" else self._inner.client.ask)(
-                inner.read(path, format=format, offset=offset, length=length, user=user)
-            ),
+            self._inner.client.portal.run(inner.read(path, format=format, offset=offset, length=length, user=user)),
         )
 
     def write(
@@ -613,11 +611,7 @@ class Files:
         on the loop of whoever called, and what they raise comes out of here. A new file has mode 0o644, one that was
         there keeps its mode and owner. Raises FileConflict, PermissionDenied, LimitReached when the disk is full.
         """
-        return (
-            self._inner.client.portal.run
-            if not isinstance(data, str | bytes) or len(data) > limits.PIECE_BYTES // 4
-            else self._inner.client.ask
-        )(self._inner.write(path, data, mode=mode, parents=parents, user=user))
+        return self._inner.client.portal.run(self._inner.write(path, data, mode=mode, parents=parents, user=user))
 
     def append(
         self, path: str, data: Content, *, mode: int = 0o644, parents: bool = True, user: str | None = None
@@ -786,11 +780,11 @@ class Files:
 
     def stat(self, path: str, *, follow: bool = True, user: str | None = None) -> FileInfo:
         """What is there; with `follow=False`, of a link itself. Raises FileNotFound, PermissionDenied."""
-        return self._inner.client.ask(self._inner.stat(path, follow=follow, user=user))
+        return self._inner.client.portal.run(self._inner.stat(path, follow=follow, user=user))
 
     def exists(self, path: str, *, user: str | None = None) -> bool:
         """Whether something is there. A link that leads nowhere is not, nor is what would lie below a file."""
-        return self._inner.client.ask(self._inner.exists(path, user=user))
+        return self._inner.client.portal.run(self._inner.exists(path, user=user))
 
     def make_dir(self, path: str, *, mode: int = 0o755, parents: bool = True, user: str | None = None) -> bool:
         """False when the directory is there already. Raises FileConflict when something else is."""
@@ -1362,11 +1356,7 @@ class Sandbox:
         given twice makes one sandbox. Where there is no room it waits `queue_timeout` seconds for some. Raises
         SandlotError."""
         return cls.of(
-            (
-                (client or default_client()).portal.run
-                if upload is not None or git is not None
-                else (client or default_client()).ask
-            )(
+            (client or default_client()).portal.run(
                 AsyncSandbox.create(
                     template,
                     id=id,
@@ -1432,36 +1422,36 @@ class Sandbox:
 
     def info(self) -> SessionInfo:
         """All that can be told of it, the space that it takes included. Raises SessionNotFound."""
-        return self._inner.client.ask(self._inner.info())
+        return self._inner.client.portal.run(self._inner.info())
 
     def metrics(self, *, since: float = 0.0, limit: int = limits.SAMPLES_KEPT) -> builtins.list[SessionSample]:
         """What it used in the last hour, oldest first; the last one is of now. A sandbox that rests has fewer samples,
         and is between them as the one before says. `since`: a time as `time.time()` tells it."""
-        return self._inner.client.ask(self._inner.metrics(since=since, limit=limit))
+        return self._inner.client.portal.run(self._inner.metrics(since=since, limit=limit))
 
     def kill(self) -> bool:
         """End everything in it and remove it. False when it was gone already."""
-        return self._inner.client.ask(self._inner.kill())
+        return self._inner.client.portal.run(self._inner.kill())
 
     def pause(self, *, drain: float | None = None, freeze: bool = True, memory: bool = False) -> SessionInfo:
         """Everything in it stands still and keeps its state; until `resume`, commands and files raise SessionPaused.
         Commands that run may end first, for `drain` seconds (without it, for as long as the host is set to); then they
         are frozen, or with `freeze=False` the pause raises ToolsInFlight. With `memory=True` what runs is written to
         disk, and uses no memory until then; where the runtime cannot do that, CapabilityNotSupported."""
-        return self._inner.client.ask(self._inner.pause(drain=drain, freeze=freeze, memory=memory))
+        return self._inner.client.portal.run(self._inner.pause(drain=drain, freeze=freeze, memory=memory))
 
     def resume(self) -> SessionInfo:
         """It goes on where it stood. Raises InvalidState when its time is up."""
-        return self._inner.client.ask(self._inner.resume())
+        return self._inner.client.portal.run(self._inner.resume())
 
     def extend(self, timeout: float) -> SessionInfo:
         """It lives for so many seconds from now on. Raises SessionNotFound, SessionDestroying."""
-        return self._inner.client.ask(self._inner.extend(timeout))
+        return self._inner.client.portal.run(self._inner.extend(timeout))
 
     def relabel(self, labels: Mapping[str, str], remove: Sequence[str] = ()) -> SessionInfo:
         """Set labels, and take others away; all others stay. Raises InvalidArgument, LimitReached, SessionNotFound,
         SessionDestroying."""
-        return self._inner.client.ask(self._inner.relabel(labels, remove))
+        return self._inner.client.portal.run(self._inner.relabel(labels, remove))
 
     def preview(self, port: int, *, expires_s: float = limits.PREVIEW_EXPIRES_S, public: bool | None = None) -> Preview:
         """Where a port of this sandbox is reached through its server, with a new token. `public`: from now on everybody
@@ -1477,7 +1467,7 @@ class Sandbox:
     def recover(self) -> SessionInfo:
         """Bring a sandbox that has failed back: its files as they were left, and nothing running. Raises InvalidState
         when it has not failed, SessionFailed with the new reason when it cannot be had."""
-        return self._inner.client.ask(self._inner.recover())
+        return self._inner.client.portal.run(self._inner.recover())
 
     def move(self, storage: str, *, on_progress: Callable[[MoveProgress], object] | None = None) -> SessionInfo:
         """To another storage, with all of its turns. It keeps its id; what runs in it ends. When this fails, or whoever
@@ -1525,30 +1515,30 @@ class Sandbox:
     def turn(self, *, request_id: str | None = None) -> Turn:
         """Close a turn: a snapshot of all files, and the record of what was done since the last one. It is durable when
         this returns. Raises InvalidState while another turn closes, RollbackInProgress, ToolsInFlight."""
-        return self._inner.client.ask(self._inner.turn(request_id=request_id))
+        return self._inner.client.portal.run(self._inner.turn(request_id=request_id))
 
     def turns(self) -> builtins.list[Turn]:
         """Oldest first, with their calls and the number of changes."""
-        return self._inner.client.ask(self._inner.turns())
+        return self._inner.client.portal.run(self._inner.turns())
 
     def create_snapshot(self, name: str, *, memory: bool = False, request_id: str | None = None) -> Snapshot:
         """A point with a name of yours; it stays until you delete it. With `memory=True` it has what runs, too, which
         stands still meanwhile. Raises Conflict when the name is taken, CapabilityNotSupported, InvalidState."""
-        return self._inner.client.ask(self._inner.create_snapshot(name, memory=memory, request_id=request_id))
+        return self._inner.client.portal.run(self._inner.create_snapshot(name, memory=memory, request_id=request_id))
 
     def snapshots(self) -> builtins.list[Snapshot]:
         """Those of turns and those with names, oldest first."""
-        return self._inner.client.ask(self._inner.snapshots())
+        return self._inner.client.portal.run(self._inner.snapshots())
 
     def delete_snapshot(self, name: str) -> None:
         """What others need of it stays. Raises SnapshotNotFound."""
-        self._inner.client.ask(self._inner.delete_snapshot(name))
+        self._inner.client.portal.run(self._inner.delete_snapshot(name))
 
     def rollback(self, to: str | int, *, keep: bool = False) -> SessionInfo:
         """Put all files back to a snapshot or a turn, in place. What runs ends; what ran goes on, if the snapshot has
         its memory. `keep` leaves what is newer as another branch. Raises SnapshotNotFound, ToolsInFlight while someone
         waits for a command."""
-        return self._inner.client.ask(self._inner.rollback(to, keep=keep))
+        return self._inner.client.portal.run(self._inner.rollback(to, keep=keep))
 
     def fork(
         self,
@@ -1566,7 +1556,7 @@ class Sandbox:
         InvalidState when the snapshot has no memory."""
         return [
             type(self).of(one)
-            for one in self._inner.client.ask(
+            for one in self._inner.client.portal.run(
                 self._inner.fork(
                     at, count=count, labels=labels, timeout=timeout, memory=memory, request_id=request_id, detach=detach
                 )
@@ -1585,7 +1575,7 @@ class Sandbox:
 
     def __exit__(self, *_exception: object) -> None:
         if not self._inner.client.is_inherited:
-            self._inner.client.ask(self._inner.__aexit__(*_exception))
+            self._inner.client.portal.run(self._inner.__aexit__(*_exception))
 
 
 class Templates:

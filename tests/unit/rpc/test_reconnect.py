@@ -274,4 +274,4 @@ async def test_calls_that_nobody_reads_wait_and_hold_no_memory() -> None:
 def held_by(client: HostClient) -> int:
     """Bytes that came and were not read yet."""
     connections = cast("Any", client)._pool._all
-    return sum(one._reading.response._size for one in connections if one._reading.response is not None)
+    return sum(one._response._size for one in connections if one._response is not None)
