@@ -12,11 +12,11 @@ from pathlib import Path
 
 from sandlot.host.service import SandboxHostService
 from sandlot.model import BUILTIN, SessionSpec, TemplateImport, TemplateInfo
-from tests.performance.engine import TRUE_IN_TEMPLATE, Bench, run
+from tests.performance.engine import TRUE_IN_TEMPLATE, Bench, run, timed
 from tests.performance.measure import Samples, interleave, milliseconds_since
 from tests.performance.report import Row, ratio_row
 from tests.performance.sessions import COLD_TARGET, POOL, REFILL_S, WARM_TARGET
-from tests.performance.trees import beside_tar, make_tree, scratch, shell
+from tests.performance.trees import beside_tar, make_tree, scratch, shell, taking_turns
 
 FILES, FILE_BYTES = 20_000, 25_000
 TARGET = 1.5
@@ -36,7 +36,7 @@ async def measure_templates(bench: Bench) -> None:
         await asyncio.to_thread(_make_image, top / "image.tar", bench.program, files)
         async with bench.engine() as host:
             with _watched() as memory:
-                row = await _imports(section, host, top, files, 2 if bench.quick else 3)
+                row = await _imports(section, host, top, files, 2 if bench.quick else 4)
             bench.report.add(row)
             peak = max(memory, default=0.0)
             bench.report.add(Row(section, "memory of what unpacks, at most", peak, "MiB", MEMORY_TARGET_MIB))
@@ -76,14 +76,16 @@ async def _make(host: SandboxHostService, path: Path, name: str) -> None:
 async def _imports(section: str, host: SandboxHostService, top: Path, files: int, rounds: int) -> Row:
     """Durable when it is told of, so `tar` has to sync too."""
 
-    async def pair() -> tuple[float, float]:
-        began = time.perf_counter_ns()
-        await _make(host, top / "image.tar", "image:1")
-        ours = milliseconds_since(began)
+    async def ours() -> float:
+        took = await timed(_make(host, top / "image.tar", "image:1"))
         await host.remove_template("image:1")
-        async with scratch(top / "by-tar") as folder:
-            return ours, await shell(f"tar -C {folder} -xf {top}/image.tar && sync -f {folder}")
+        return took
 
+    async def tar() -> float:
+        async with scratch(top / "by-tar") as folder:
+            return await shell(f"tar -C {folder} -xf {top}/image.tar && sync -f {folder}")
+
+    pair = taking_turns(ours, tar)
     return await beside_tar(section, f"import, {files} files of {FILE_BYTES // 1000} kB", rounds, pair, TARGET)
 
 

@@ -44,7 +44,7 @@ class Replacement:
     def _open(self, found: int) -> None:
         old = self._old
         if old is None:
-            self._fd, self._aside = open_new(self._inside, self._above, self._folder)
+            self._fd, self._aside = open_new(self._inside, self._above, self._folder, self._new_mode())
             return
         need_regular(old, self._path)
         # A rename asks the directory alone; whoever may not write the file may not replace it either.
@@ -78,7 +78,7 @@ class Replacement:
                 if not self._copy():
                     return None
             else:
-                os.fchmod(self._fd, self._new_mode())
+                set_mode(self._fd, self._new_mode())
                 self._put()
             told = self._inside.info(self._path, os.fstat(self._target if self._in_place else self._fd))
         except BaseException:  # whatever failed, it is over
@@ -156,17 +156,24 @@ class Replacement:
         self._above = -1
 
 
-def open_new(inside: Inside, above: int, folder: str) -> tuple[int, Aside | None]:
-    """A new file in a directory, and its name where it must have one."""
+def set_mode(fd: int, mode: int) -> None:
+    """To look costs the disk nothing: most have been made with it, unless a directory or a umask wants another."""
+    if stat.S_IMODE(os.fstat(fd).st_mode) != mode:
+        os.fchmod(fd, mode)
+
+
+def open_new(inside: Inside, above: int, folder: str, mode: int = 0o600) -> tuple[int, Aside | None]:
+    """A new file in a directory, and its name where it must have one. With as much of its mode as may be."""
+    mode &= 0o777
     try:
-        return os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=above), None
+        return os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, mode, dir_fd=above), None
     except OSError as error:
         if error.errno not in NO_TMPFILE:
             raise
     aside = inside.aside(above, folder)
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        return os.open(aside.name, flags, 0o600, dir_fd=above), aside
+        return os.open(aside.name, flags, mode, dir_fd=above), aside
     except BaseException:  # whoever cannot have it cannot close it
         aside.close()
         raise

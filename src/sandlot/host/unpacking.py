@@ -13,7 +13,7 @@ from sandlot.host import failpoints
 from sandlot.host.asides import Aside
 from sandlot.host.inside import Inside, WrongKind, make_directory, open_folder
 from sandlot.host.kernel import ONE_STEP, open_inside
-from sandlot.host.replacement import open_new, write_all
+from sandlot.host.replacement import open_new, set_mode, write_all
 from sandlot.model import InvalidArgument, Member, MemberKind, TarReader, TreeTally
 
 _Parts = tuple[str, ...]
@@ -76,11 +76,11 @@ class Unpacking:
         if member.kind is MemberKind.SYMLINK:
             self._link(above, member)
         else:
-            self._fd, self._aside = open_new(self._inside, above, self._named(member.parts[:-1]))
+            self._fd, self._aside = open_new(self._inside, above, self._named(member.parts[:-1]), member.mode)
             self._member, self._left = member, member.size_bytes
 
     def _put(self, member: Member) -> None:
-        os.fchmod(self._fd, member.mode)
+        set_mode(self._fd, member.mode)
         os.utime(self._fd, (member.modified, member.modified))
         name, above = member.parts[-1], self._folder(member.parts[:-1])
         if not self._aside:

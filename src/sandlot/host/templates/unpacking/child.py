@@ -180,6 +180,7 @@ def say(document: Mapping[str, Any]) -> None:
 
 
 def _work(request: Mapping[str, Any]) -> int:
+    os.umask(0)  # files are made with their modes
     jail.stand_on(request["tree"])
     os.close(request["tree"])
     jail.limit(_MEMORY_BYTES, request["bounds"]["bytes_max"])

@@ -149,10 +149,10 @@ class TreeWriter:
 
     def _file(self, folder: int, name: str, entry: Entry, pieces: Pieces) -> None:
         try:
-            fd = os.open(name, _NEW, 0o600, dir_fd=folder)
+            fd = os.open(name, _NEW, entry.mode & 0o777, dir_fd=folder)
         except FileExistsError:
             self._clear(folder, name)
-            fd = os.open(name, _NEW, 0o600, dir_fd=folder)
+            fd = os.open(name, _NEW, entry.mode & 0o777, dir_fd=folder)
         try:
             for offset, data in pieces(entry):
                 self._count(len(data))
@@ -163,13 +163,21 @@ class TreeWriter:
                     view = view[wrote:]
             if entry.holes is not None:
                 os.ftruncate(fd, entry.size)
-            os.fchown(fd, entry.uid, entry.gid)
-            os.fchmod(fd, entry.mode)
+            self._own(fd, entry)
             if entry.xattrs:
                 self._mark(fd, entry)
             os.utime(fd, ns=(entry.mtime_ns, entry.mtime_ns))
         finally:
             os.close(fd)
+
+    def _own(self, fd: int, entry: Entry) -> None:
+        """Most files of most images are the first user's, and were made with their mode: to look is cheaper."""
+        found = os.fstat(fd)
+        if (found.st_uid, found.st_gid) != (entry.uid, entry.gid):
+            os.fchown(fd, entry.uid, entry.gid)
+        elif stat.S_IMODE(found.st_mode) == entry.mode:
+            return
+        os.fchmod(fd, entry.mode)
 
     def _directory(self, folder: int, name: str, entry: Entry, _pieces: Pieces) -> None:
         try:
