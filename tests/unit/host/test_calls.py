@@ -65,7 +65,7 @@ class Program:
     def close_stdin(self) -> None:
         self.told.append("end of stdin")
 
-    def signal(self, number: int, *, tree: bool = False) -> None:
+    def signal(self, number: int, *, tree: bool = False, end: bool = False) -> None:
         self.told.append(("signal", number, tree))
 
     def resize(self, size: TerminalSize) -> None:
