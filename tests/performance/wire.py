@@ -57,7 +57,7 @@ async def measure_wire(bench: Bench) -> None:
     ):
         await _measure_commands(bench, cast("Host", unix), cast("Host", tcp), client)
         await _measure_create(bench, cast("Host", unix), client, "cold", COLD_TARGET)
-        await measure_states(bench, cast("Host", unix))
+        await measure_states(bench, cast("Host", unix), client)
         await _measure_many(bench, server, cast("Host", unix))
     async with serving(bench, warm=8) as server, HostClient(server.unix) as unix, Client(url=server.unix) as client:
         await _measure_create(bench, cast("Host", unix), client, "warm", WARM_TARGET, rest_s=0.05)

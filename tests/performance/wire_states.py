@@ -2,12 +2,14 @@
 session of its own."""
 
 import statistics
+import time
 from collections.abc import Awaitable, Callable
 
+from sandlot import Client, Sandbox
 from sandlot.contracts import Host
 from sandlot.model import CallRequest, ForkRequest, PauseRequest, RollbackRequest, SessionSpec, TurnRequest
 from tests.performance.engine import Bench, timed
-from tests.performance.measure import Samples, quiet
+from tests.performance.measure import Samples, milliseconds_since, quiet
 from tests.performance.report import Row, ratio_row
 
 ADDED_TARGET = 1.0
@@ -17,7 +19,7 @@ _WORK = ("sh", "-c", "for n in 1 2 3 4 5; do echo $n > f$n; done")
 Operation = Callable[[Host, str], Awaitable[float]]
 
 
-async def measure_states(bench: Bench, remote: Host) -> None:
+async def measure_states(bench: Bench, remote: Host, client: Client) -> None:
     async with bench.engine() as engine:
         here = (await engine.create(SessionSpec())).session_id
         there = (await remote.create(SessionSpec())).session_id
@@ -38,7 +40,26 @@ async def measure_states(bench: Bench, remote: Host) -> None:
             own, far = await _both(bench, operation, engine, here, remote, there)
             bench.report.add(ratio_row(section, f"{name}, the engine alone", own))
             bench.report.add(ratio_row(section, name, far, target=target))
+        await _measure_sdk(bench, Sandbox.connect(there, client=client))
         await remote.destroy(there)
+
+
+async def _measure_sdk(bench: Bench, sandbox: Sandbox) -> None:
+    raws: list[float] = []
+    took: dict[str, list[float]] = {"pause": [], "resume": []}
+    with quiet():
+        for counts in bench.rounds(60, 20):
+            raw = bench.raw()
+            for name, verb in (("pause", sandbox.pause), ("resume", sandbox.resume)):
+                began = time.perf_counter_ns()
+                verb()
+                if counts:
+                    took[name].append(milliseconds_since(began))
+            if counts:
+                raws.append(raw)
+    for name, target in (("pause", PAUSE_TARGET), ("resume", RESUME_TARGET)):
+        section = "pausing through the server and its client"
+        bench.report.add(ratio_row(section, f"Sandbox, {name}", Samples(took[name], raws), target=target))
 
 
 async def _both(

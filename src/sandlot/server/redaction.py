@@ -31,6 +31,7 @@ _MARKS = (
     "eyj",
     *(one + end for one in _PREFIXES for end in "_-"),
 )
+_MARK = re.compile("|".join(re.escape(mark) for mark in _MARKS))
 _PATTERNS = (
     (re.compile(r"(?P<keep>\b(?:bearer|basic)\s++)[a-z0-9._~+/=\-]{6,}+", re.IGNORECASE), rf"\g<keep>{HIDDEN}"),
     # What is in front of the host of an address.
@@ -48,8 +49,7 @@ _PATTERNS = (
 
 def redact(text: str) -> str:
     """The same, with `[hidden]` where a secret stood. Rather too much than too little."""
-    small = text.lower()
-    if not any(mark in small for mark in _MARKS):
+    if not _MARK.search(text.lower()):
         return text
     text = "".join(_without_values(text))
     for pattern, replacement in _PATTERNS:
