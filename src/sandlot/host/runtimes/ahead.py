@@ -1,5 +1,5 @@
 """Which guest is likely to be started next. Much of what it costs is a network of its own, and that can be made early:
-the keeper makes it while nobody starts or stops a guest. A guess that is wrong costs what it would have saved."""
+the keeper makes it when it has nothing else to do. A guess that is wrong costs what it would have saved."""
 
 import asyncio
 from collections import deque
@@ -10,8 +10,8 @@ from sandlot.model import SandlotError
 
 _PROBES = 0  # the range of guests that tell about the machine, and are nobody's
 MADE_MAX = 4  # the keeper forgets the oldest beyond that
-_AFTER_START_S = 0.05  # whoever has the guest now is about to run his first command
-_AFTER_STOP_S = 0.01
+_AT_ONCE_MAX = 2
+_AFTER_S = 0.05  # whoever has a new guest is about to run his first command
 
 
 class Ahead:
@@ -37,13 +37,18 @@ class Ahead:
         with suppress(ValueError):
             self._made.remove(id_range)
         self._started = id_range
-        self._wait(_AFTER_START_S)
+        self._wait()
 
     def stopped(self, id_range: int) -> None:
-        """Ranges that are free again are given out first."""
-        if id_range != _PROBES:
-            self._stopped = id_range
-            self._wait(_AFTER_STOP_S)
+        """Ranges that are free again are given out first. The first ones at once: what is left to be done for their
+        sessions is not the keeper's. Where many end together, others may wait."""
+        if id_range == _PROBES:
+            return
+        self._stopped = id_range
+        if len(self._made) < _AT_ONCE_MAX:
+            self._begin()
+        else:
+            self._wait()
 
     def forget(self) -> None:
         """The keeper is another one."""
@@ -54,18 +59,18 @@ class Ahead:
             if running is not None:
                 running.cancel()
 
-    def _wait(self, pause_s: float) -> None:
+    def _wait(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(pause_s, self._begin)
+        self._timer = asyncio.get_running_loop().call_later(_AFTER_S, self._begin)
 
     def _begin(self) -> None:
         if self._making is None or self._making.done():
             self._making = asyncio.get_running_loop().create_task(self._fill(), name="namespaces ahead")
 
     async def _fill(self) -> None:
-        for id_range in self.wanted():
-            limit = self._limit
+        while wanted := self.wanted():
+            id_range, limit = wanted[0], self._limit
             try:
                 await self._make(f"{id_range}{limit}")
             except SandlotError:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 KEPT = 2  # for a session, and for its first turn
-_AFTER_S = 0.02  # whoever took one has more to do first
+_AFTER_S = 0.005  # whoever took one has more to do first
 
 
 class Spares:
@@ -58,14 +58,11 @@ class Spares:
         return True
 
     def _fill_soon(self) -> None:
-        """While nobody takes any."""
-        if not self._is_open:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(_AFTER_S, self._fill)
+        if self._is_open and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_AFTER_S, self._fill)
 
     def _fill(self) -> None:
+        self._timer = None
         wanted = KEPT - len(self._ready)
         if wanted > 0 and self._is_open and (self._making is None or self._making.done()):
             self._making = asyncio.ensure_future(asyncio.to_thread(self._make_some, wanted))
