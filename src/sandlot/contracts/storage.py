@@ -155,6 +155,7 @@ class Storage(Volumes, Points, Remains, Protocol):
     capabilities: frozenset[Capability]
     lacks: Mapping[str, str]  # what its volumes do not do that a plain filesystem does, in words, by name
     is_atomic: bool  # a snapshot is one moment of the files, whoever writes meanwhile
+    is_in_place: bool  # a snapshot leaves the volume where it is: no guest is moved
     is_whole: bool  # `u` of a volume holds all that its session wrote: nothing older lies below
 
     @property

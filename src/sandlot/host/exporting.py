@@ -74,11 +74,14 @@ class Exporting:
         volume = session.volume
         assert volume is not None
         has_points = Capability.SNAPSHOTS in storage.capabilities
-        if not (has_points and storage.is_atomic):
+        if not (has_points and storage.is_in_place):
             await still.enter_async_context(self._frozen(session))
         if not has_points:
             return volume.state
-        taken = await storage.snapshot(volume, alone=False)
+        async with AsyncExitStack() as moment:
+            if storage.is_in_place and not storage.is_atomic:
+                await moment.enter_async_context(self._frozen(session))
+            taken = await storage.snapshot(volume, alone=False)
         if taken.volume != volume:
             raise Unavailable(f"the storage {storage.name} cannot show files that are in use")
         stack.push_async_callback(self._release, storage, taken.point)

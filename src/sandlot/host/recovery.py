@@ -277,8 +277,7 @@ class Recovery:
         if not session.row.changing:
             return
         storage = self._parts.storages[session.row.storage]
-        # A snapshot that is one moment has moved no guest.
-        if not (storage.is_atomic and session.row.changing == SNAPSHOT):
+        if not (storage.is_in_place and session.row.changing == SNAPSHOT):
             async with room(storage, session):
                 await runtime.swap(session.start_plan())
         await self._history.end(session.row.session_id)

@@ -55,7 +55,8 @@ _T = TypeVar("_T")
 class BtrfsStorage:
     name = "btrfs"
     lacks = lacks.BTRFS
-    is_atomic = True
+    is_atomic = False  # what is not written yet is, file by file
+    is_in_place = True
     is_whole = True
     notebook = None
 
@@ -268,7 +269,7 @@ class BtrfsStorage:
     # ---- points ------------------------------------------------------------------------------------------------
 
     async def snapshot(self, volume: Volume, *, alone: bool) -> Taken:
-        del alone  # it is one moment all the same
+        del alone  # it is the same work
         point = new_id("p-")
         try:
             if not await self._take(volume.path.name, point, group_of(volume.state), read_only=True):

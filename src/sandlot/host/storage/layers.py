@@ -59,6 +59,7 @@ class LayersStorage:
     capabilities: frozenset[Capability] = frozenset({Capability.SNAPSHOTS})
     lacks = lacks.LAYERS
     is_atomic = False
+    is_in_place = False
     is_whole = False
     notebook = None
     is_broken = False

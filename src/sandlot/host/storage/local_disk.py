@@ -42,6 +42,7 @@ class LocalDiskStorage:
     name = "local-disk"
     lacks: Mapping[str, str] = lacks.LOCAL_DISK
     is_atomic = False
+    is_in_place = False
     is_whole = True
     notebook = None
     is_broken = False

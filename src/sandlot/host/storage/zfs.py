@@ -51,6 +51,7 @@ class ZfsStorage:
     capabilities: frozenset[Capability] = frozenset({Capability.SNAPSHOTS, Capability.LIMIT_DISK})
     lacks: Mapping[str, str] = lacks.ZFS
     is_atomic = True
+    is_in_place = True
     is_whole = True
     is_broken = False
 
