@@ -61,6 +61,14 @@ async def rest(host: SandboxHostService, data: Path) -> Counter[str]:
     async with asyncio.timeout(10):
         while list((data / "trash").iterdir()):  # noqa: ASYNC110 - a thread of the engine empties it
             await asyncio.sleep(0.02)
+        now = inventory(host, data)
+        while now != (now := await _a_moment_later(host, data)):
+            pass
+    return now
+
+
+async def _a_moment_later(host: SandboxHostService, data: Path) -> Counter[str]:
+    await asyncio.sleep(0.2)
     return inventory(host, data)
 
 

@@ -267,7 +267,8 @@ GUESTS = (
             },
         },
         (
-            Edit("keeper.c", "CLONE_NEWNET | ", ""),
+            Edit("keeper.c", "CLONE_NEWUSER | CLONE_NEWNET", "CLONE_NEWUSER"),
+            Edit("ahead.c", " || setns(made->network, CLONE_NEWNET) < 0", ""),
             Edit("boot.c", "need(fd >= 0 && ioctl(fd, SIOCSIFFLAGS, &request) == 0", "need(fd >= 0"),
         ),
         untried=frozenset({"routes"}),
@@ -280,7 +281,7 @@ GUESTS = (
     Weakening(
         "one user for all sessions",
         {"24-watches": {ACT: "watches of all"}},
-        (Edit("keeper.c", "uid_t owner = range_first_id(plan->range)", "uid_t owner = 0"),),
+        (Edit("root.c", "uid_t owner = range_first_id(range)", "uid_t owner = 0"),),
     ),
     Weakening(
         "shared memory without a size",

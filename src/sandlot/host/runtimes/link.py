@@ -48,6 +48,8 @@ class GuestLink:
         self._counting: dict[int, asyncio.Future[int]] = {}
         self._last_count = 0
         self._ended = False
+        self._reason = ""  # why it ended
+        self._is_hearing = False
         self._is_leaving = False
         end.setblocking(False)
         self._loop.add_reader(end.fileno(), self._readable)
@@ -194,7 +196,7 @@ class GuestLink:
 
     def _send(self, message: bytes) -> None:
         if self._ended:
-            raise Unavailable(f"guest {self.pid} is gone")
+            raise self._gone()
         if not self._outbox:
             try:
                 self._socket.send(message)
@@ -202,8 +204,10 @@ class GuestLink:
             except BlockingIOError:
                 self._loop.add_writer(self._socket.fileno(), self._writable)
             except OSError as error:
+                if not self._is_hearing:  # it may have said why before it ended
+                    self._hear_last_words(bytearray(frames.MESSAGE_BYTES_MAX))  # ours may be in use by another line
                 self._end(f"the line to the guest broke: {error.strerror}")
-                raise Unavailable(f"guest {self.pid} is gone") from None
+                raise self._gone() from None
         self._outbox.append(message)
 
     def _send_with(self, message: bytes, fds: Sequence[int]) -> None:
@@ -232,11 +236,12 @@ class GuestLink:
             if not self._read_message():
                 return
 
-    def _read_message(self, *, last_words: bool = False) -> bool:
+    def _read_message(self, *, last_words: bool = False, buffer: bytearray | None = None) -> bool:
         """Hear one message. Returns whether another may be worth a try: behind a small one there rarely is one, and
         the loop calls again if there is."""
+        buffer = self._buffer if buffer is None else buffer
         try:
-            count = self._socket.recv_into(self._buffer)
+            count = self._socket.recv_into(buffer)
         except BlockingIOError:
             return False
         except ConnectionResetError:
@@ -247,21 +252,31 @@ class GuestLink:
         if count == 0:
             self._end("the guest ended")
             return False
+        self._is_hearing = True
         try:
-            for kind, flags, ident, payload in frames.split(memoryview(self._buffer)[:count]):
+            for kind, flags, ident, payload in frames.split(memoryview(buffer)[:count]):
                 self._hear(kind, flags, ident, payload)
         except MalformedFrame as error:
             self._end(f"the guest sent a malformed message: {error}")
+        finally:
+            self._is_hearing = False
         return not self._ended and (last_words or count >= _LARGE_MESSAGE)
 
+    def _hear_last_words(self, buffer: bytearray | None = None) -> None:
+        while not self._ended and self._read_message(last_words=True, buffer=buffer):
+            pass  # the kernel keeps no more than the socket holds
+
     def _died(self) -> None:
-        while self._read_message(last_words=True):
-            pass  # its last words; the kernel keeps no more than the socket holds
+        self._hear_last_words()
         self._end("the guest ended")
+
+    def _gone(self) -> Unavailable:
+        return Unavailable(f"guest {self.pid} is gone{self._reason and ': '}{self._reason}")
 
     def _end(self, reason: str) -> None:
         if self._ended:
             return
+        self._reason = reason
         self.close()
         if self._is_leaving:
             return
@@ -269,7 +284,7 @@ class GuestLink:
             self._synced.set_exception(Unavailable(f"guest {self.pid} did not start: {reason}"))
         for told in self._counting.values():
             if not told.done():
-                told.set_exception(Unavailable(f"guest {self.pid} is gone"))
+                told.set_exception(self._gone())
         sinks, self._sinks = self._sinks, {}
         for sink in sinks.values():
             sink.on_lost(reason)

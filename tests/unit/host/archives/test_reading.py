@@ -243,7 +243,8 @@ def unpack_gnu(data: bytes, folder: Path) -> None:
 
 def unpack_python(data: bytes, folder: Path) -> None:
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
-        tar.extractall(folder, filter="tar")
+        tar.extraction_filter = getattr(tarfile, "tar_filter", None)  # Python has it from 3.11.4
+        tar.extractall(folder)
 
 
 @pytest.mark.parametrize("unpack", [unpack_gnu, unpack_python])

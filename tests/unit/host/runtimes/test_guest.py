@@ -94,8 +94,8 @@ DEAF = "sh -c 'trap \"\" TERM; echo $$; exec sleep 1000'"
 def test_an_end_is_told_when_nobody_is_left(guest: GuestProgram, start: str) -> None:
     guest.shell(1, f"{start} sleep 1000")
     (deaf,) = handles(guest, 1, 1)
-    guest.say(frames.signal(1, 15, frames.SCOPE_END))
     head = os.pidfd_open(guest.seen[1].pid)
+    guest.say(frames.signal(1, 15, frames.SCOPE_END))
     assert is_over(head)
     guest.ping()
     assert (guest.seen[1].ended, is_over(deaf, 0)) == (None, False)

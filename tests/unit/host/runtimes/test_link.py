@@ -394,3 +394,13 @@ async def test_what_a_guest_does_not_read_waits_and_arrives_in_order(line: Line)
     assert await line.hear() == [(Frame.SIGNAL, 0, 1, struct.pack("<II", 15, 1))]
     process.acknowledge(Stream.STDERR, 5)
     assert (await line.hear())[0][0] == Frame.ACK
+
+
+async def test_who_speaks_to_a_guest_that_is_gone_is_told_why_it_ended(line: Line) -> None:
+    line.say(frame(Frame.BOOT_FAILED, 0, struct.pack("<I", 2) + b"mount /proc"))
+    line.guest.close()
+    with pytest.raises(Unavailable, match=r"guest \d+ is gone: mount /proc: No such file"):
+        await line.link.known()
+    with pytest.raises(Unavailable, match="is gone: mount /proc"):
+        line.link.spawn(1, PLAN, Ear())
+    assert line.ends == ["mount /proc: No such file or directory"]
