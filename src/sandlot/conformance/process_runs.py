@@ -1,7 +1,6 @@
 """When a process is ready, and when it is started again."""
 
 import asyncio
-import secrets
 import signal
 import time
 from contextlib import suppress
@@ -9,6 +8,7 @@ from typing import Any
 
 from sandlot.conformance.checks import Check, Stage, equal, expect
 from sandlot.conformance.file_stage import refused
+from sandlot.conformance.port_stage import a_port
 from sandlot.conformance.process_stage import FOREVER, ended, launch, printed, read, sh, status, until_ready
 from sandlot.model import DeadlineExceeded, ProcessState, Ready, ReadyKind, Restart, StartFailed
 
@@ -41,8 +41,8 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 
 async def it_is_ready_when_it_answers(stage: Stage) -> None:
     """A port that takes connections, or a GET that is answered well, whatever listens on."""
-    for kind, text, number in ((ReadyKind.PORT, "", 0), (ReadyKind.HTTP, "/well", 1)):
-        port = 20_000 + secrets.randbelow(10_000) * 2 + number
+    for kind, text in ((ReadyKind.PORT, ""), (ReadyKind.HTTP, "/well")):
+        port = a_port()
         ready = Ready(kind, port, text)
         process = await launch(stage, "python3", "-c", _SERVE, str(port), stdin=True, ready=ready)
         equal(process.state, ProcessState.STARTING)
