@@ -1,6 +1,7 @@
 """Going through files: beside ripgrep and fd, run in the same session; and large files, in and out."""
 
 import os
+import shutil
 import statistics
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -27,6 +28,7 @@ for folder in range({folders}):
 """
 _GREP = ("rg", "--no-ignore", "-n", "--no-heading", "--color=never", "--sort=none")
 _FIND = ("fdfind", "--no-ignore", "--color=never")
+_PACKAGES = {"rg": "ripgrep", "fdfind": "fd-find"}  # sessions see what the machine has
 
 
 async def measure_files(bench: Bench) -> None:
@@ -73,7 +75,11 @@ async def _measure_searches(bench: Bench, host: SandboxHostService, session_id: 
             lambda: find("**/*.py"), lambda: command(*_FIND, "--glob", "*.py", "t")
         ),
     }  # fmt: skip
+    missing = [package for program, package in _PACKAGES.items() if shutil.which(program) is None]
     for name, (ours, theirs) in pairs.items():
+        if missing:
+            bench.report.add(Row(SECTION, name, note=f"not measured: install {' and '.join(missing)} from Debian"))
+            continue
         took: tuple[list[float], list[float]] = ([], [])
         for number in range(1 + (ROUNDS_QUICK if bench.quick else ROUNDS)):
             began = time.perf_counter()
