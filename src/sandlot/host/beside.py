@@ -3,6 +3,7 @@ has heard of changes of keys, and how far each webhook was told. The engine does
 
 In a backup all are files with flat names."""
 
+import errno
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -13,6 +14,7 @@ from typing import Final
 
 from sandlot.host.archives.entries import Entry, Kind
 from sandlot.host.archives.reading import damaged
+from sandlot.host.kernel import sync_entry
 from sandlot.model import AUDIT_ANCHOR, AUDIT_FOLDER, KEYS_FILE, KEYS_TOLD_FILE, WEBHOOKS_FOLDER, limits
 
 _PIECE_BYTES: Final = 1 << 20
@@ -60,15 +62,21 @@ def _names(folder: Path, form: re.Pattern[str]) -> list[str]:
         found = os.listdir(folder)
     except FileNotFoundError:
         return []
-    return sorted(name for name in found if form.fullmatch(name))[: limits.BACKUP_BESIDE_MAX]
+    names = sorted(name for name in found if form.fullmatch(name))
+    if len(names) > limits.BACKUP_BESIDE_MAX:
+        raise OSError(errno.EFBIG, f"{folder.name} has more than {limits.BACKUP_BESIDE_MAX} files", str(folder))
+    return names
 
 
 def _read(path: Path, size_max: int = limits.BACKUP_BESIDE_BYTES_MAX) -> bytes | None:
     try:
         with path.open("rb") as file:
-            return file.read(size_max)
+            content = file.read(size_max + 1)
     except FileNotFoundError:
         return None
+    if len(content) > size_max:  # half of it would be worse than no backup
+        raise OSError(errno.EFBIG, f"{path.name} is larger than {size_max} bytes", str(path))
+    return content
 
 
 def entry(name: str, size: int, content: Iterator[bytes]) -> Entry:
@@ -121,7 +129,7 @@ def put(folder: Path, data: Path, anchor: Path) -> None:
         path.replace(data / place[0] / place[1])
     for name in ("", AUDIT_FOLDER, WEBHOOKS_FOLDER):
         if (data / name).is_dir():
-            _sync(data / name)
+            sync_entry(data / name)
 
 
 def _write(path: Path, content: Iterable[bytes]) -> None:
@@ -130,11 +138,3 @@ def _write(path: Path, content: Iterable[bytes]) -> None:
         file.writelines(content)
         file.flush()
         os.fsync(fd)
-
-
-def _sync(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

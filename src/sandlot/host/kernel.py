@@ -164,6 +164,15 @@ def sync_filesystem(path: str | os.PathLike[str]) -> None:
         os.close(fd)
 
 
+def sync_entry(path: str | os.PathLike[str]) -> None:
+    """Blocking: a file, or the names in a directory, are on disk. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def enter_network(namespace: int) -> None:
     """Move the calling thread, and no other, into the network that a descriptor stands for. Raises OSError."""
     if _libc().setns(namespace, _CLONE_NEWNET) < 0:

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from sandlot.contracts.runtime import MountPlan
 from sandlot.host import failpoints
-from sandlot.host.kernel import rename_without_replacing
+from sandlot.host.kernel import rename_without_replacing, sync_entry
 from sandlot.host.removal import remove_tree
 from sandlot.host.session import Session
 from sandlot.host.storage.canonical import CANONICAL_ID
@@ -178,7 +178,7 @@ class Lockers:
                 files.rename(half / _FILES)
             (half / _TOLD).write_text(told)
             for path in (half / _TOLD, half / _FILES, half):
-                _sync(path)
+                sync_entry(path)
             failpoints.reach("volume: filled")
             self._rename(half.name, name)
             failpoints.reach("volume: in place")
@@ -253,14 +253,6 @@ def _not_allowed(mount: Mount, why: str | None) -> PermissionDenied:
         next_step="SANDLOT_MOUNTS lists what can; ask for it read-only, or make a volume",
         path=mount.source,
     )
-
-
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _space(top: Path) -> int:

@@ -88,6 +88,18 @@ def test_how_far_webhooks_were_told_comes_back(tmp_path: Path) -> None:
     offset.release()
 
 
+def test_what_does_not_fit_is_told_and_not_cut(tmp_path: Path) -> None:
+    (tmp_path / ANCHOR_FILE).write_bytes(bytes(limits.BACKUP_BESIDE_BYTES_MAX + 1))
+    with ExitStack() as stack, pytest.raises(OSError, match="larger than"):
+        beside.look(tmp_path, tmp_path / ANCHOR_FILE, stack)
+    (tmp_path / ANCHOR_FILE).unlink()
+    (tmp_path / FOLDER).mkdir()
+    for number in range(limits.BACKUP_BESIDE_MAX + 1):
+        (tmp_path / FOLDER / f"{number:012}.jsonl").touch()
+    with ExitStack() as stack, pytest.raises(OSError, match="more than"):
+        beside.look(tmp_path, tmp_path / ANCHOR_FILE, stack)
+
+
 def test_an_anchor_that_is_kept_apart_knows_better(tmp_path: Path) -> None:
     """What was written behind the backup is told as missing."""
     data, again, apart = tmp_path / "data", tmp_path / "again", tmp_path / "apart"

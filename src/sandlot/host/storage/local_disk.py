@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from sandlot.contracts.storage import Shown, Taken, Volume
+from sandlot.host.kernel import sync_entry
 from sandlot.host.storage import lacks
 from sandlot.host.storage.canonical import CANONICAL_ID
 from sandlot.host.storage.copying import can_clone, copy_volume
@@ -276,11 +277,7 @@ class LocalDiskStorage:
 
 def _sync_folders(*paths: Path) -> None:
     for path in paths:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        sync_entry(path)
 
 
 def _new_id(prefix: str) -> str:

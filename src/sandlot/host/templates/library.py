@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import cast
 
 from sandlot.host import failpoints
-from sandlot.host.kernel import sync_filesystem
+from sandlot.host.kernel import sync_entry, sync_filesystem
 from sandlot.host.removal import remove_tree
 from sandlot.host.templates.metadata import Metadata
 from sandlot.model import BUILTIN, TemplateNotFound, is_digest, split_name
@@ -120,7 +120,7 @@ class Library:
             failpoints.reach("template: synced")
             kept = Kept(told, self.folder / told.digest.removeprefix("sha256:"))
             partial.rename(kept.folder)
-            _sync(self.folder)
+            sync_entry(self.folder)
             failpoints.reach("template: in place")
             self._kept[told.digest] = kept
         else:
@@ -150,7 +150,7 @@ class Library:
             file.flush()
             os.fsync(file.fileno())
         fresh.rename(self.folder / _NAMES)
-        _sync(self.folder)
+        sync_entry(self.folder)
         self._names = dict(names)
 
     def hide(self, kept: Kept) -> None:
@@ -167,11 +167,3 @@ class Library:
         failpoints.reach("template: set aside")
         self._write_names({name: digest for name, digest in self._names.items() if digest != kept.metadata.digest})
         remove_tree(gone)
-
-
-def _sync(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
