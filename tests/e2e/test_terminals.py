@@ -137,7 +137,7 @@ async def test_a_flood_is_read_at_a_pace_and_takes_no_memory(host: SandboxHostSe
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     loop = asyncio.get_running_loop()
     began, first = loop.time(), (await host.get_terminal(session.session_id, opened.terminal_id)).end
-    while (told := await host.get_terminal(session.session_id, opened.terminal_id)).end < first + (32 << 20):  # noqa: ASYNC110
+    while (told := await host.get_terminal(session.session_id, opened.terminal_id)).end < first + (32 << 20):  # noqa: ASYNC110 - it tells nobody
         await asyncio.sleep(0.05)
     took = loop.time() - began
     assert (told.end - first) / took < 3 * limits.TERMINAL_BYTES_PER_S

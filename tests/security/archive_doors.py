@@ -125,7 +125,7 @@ class Doors:
             await self.host.destroy(COPY)
 
     def _volume_of(self, session_id: str) -> Path:
-        return self.settings.data / "volumes" / self.host._lifecycle.find(session_id).row.volume / "u"  # pyright: ignore[reportPrivateUsage]
+        return self.settings.data / "volumes" / self.host._lifecycle.find(session_id).row.volume / "u"  # pyright: ignore[reportPrivateUsage] - where its files lie
 
     # ---- hosts -------------------------------------------------------------------------------------------------
 
@@ -169,7 +169,7 @@ class Doors:
     async def search_in_a_vendors_sandbox(self, case: Case) -> None:
         """Held in memory, and nothing but what was asked for."""
         data = case.archive(self.outside)
-        found = derived_files._unpack(data, frozenset({"x"}))  # pyright: ignore[reportPrivateUsage]
+        found = derived_files._unpack(data, frozenset({"x"}))  # pyright: ignore[reportPrivateUsage] - a vendor answers it
         assert found.keys() <= {"x"}
         assert not self.outside.is_told_by(found)
 

@@ -441,7 +441,7 @@ async def test_what_was_replaced_is_closed_after_the_answer(place: Callable[[], 
     files = SessionFiles(hands)
     go_on, over = threading.Event(), list[int]()
     before = descriptors()
-    hands._late.submit(go_on.wait, 60)  # pyright: ignore[reportPrivateUsage]
+    hands._late.submit(go_on.wait, 60)  # pyright: ignore[reportPrivateUsage] - it is made to be late
     try:
         for number in range(100):
             here = replace(place(), over=partial(over.append, number))

@@ -165,8 +165,8 @@ def test_what_is_told_before_a_member_is_not_collected() -> None:
     tracemalloc.start()
     try:
         for number in range(300):
-            told = b"".join(tar._record(b"word-%d-%d" % (number, n), b"x" * 1000) for n in range(64))  # pyright: ignore[reportPrivateUsage]
-            block = tar._block(b"long", b"x", 0o644, len(told), 0)  # pyright: ignore[reportPrivateUsage]
+            told = b"".join(tar._record(b"word-%d-%d" % (number, n), b"x" * 1000) for n in range(64))  # pyright: ignore[reportPrivateUsage] - no writer makes such headers
+            block = tar._block(b"long", b"x", 0o644, len(told), 0)  # pyright: ignore[reportPrivateUsage] - the same
             assert not list(reader.feed(block + told + tar.padding(len(told))))
         most = tracemalloc.get_traced_memory()[1]
     finally:

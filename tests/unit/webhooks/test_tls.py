@@ -25,9 +25,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
         certificate(tmp_path, name)
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "known.pem"))
     monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path / "none"))
-    posting._context.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    posting._context.cache_clear()  # pyright: ignore[reportPrivateUsage] - other certificates count
     yield tmp_path
-    posting._context.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    posting._context.cache_clear()  # pyright: ignore[reportPrivateUsage] - other certificates count
 
 
 def shown(folder: Path, name: str) -> ssl.SSLContext:
